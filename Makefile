@@ -1,0 +1,51 @@
+# Works from any folder: make -C <clone> <target>, or make -f <clone>/Makefile <target>.
+ROOT := $(shell cd "$$(dirname '$(strip $(MAKEFILE_LIST))')" && pwd -P)
+RUN := cd "$(ROOT)" &&
+PY := .venv/bin/python
+
+# Spark starts its Python workers with this.
+export PYSPARK_PYTHON := $(ROOT)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+ARGUMENTS ?=
+
+.PHONY: help demo test test-faults lint format bench clean java environment
+# One after the other, also under -j: two Spark sessions at once only slow each other down.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+help: ## show this
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' "$(ROOT)/Makefile" | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo '  ARGUMENTS="..." is passed on: make test ARGUMENTS="-k ledger"'
+
+demo: java environment ## kill a job at the worst instants and count: about a minute
+	@$(RUN) .venv/bin/assent demo $(ARGUMENTS)
+
+test: java environment ## all tests but the long fault matrices
+	@$(RUN) $(PY) -m pytest -m "not faults" $(ARGUMENTS)
+
+test-faults: java environment ## the long fault matrices
+	@$(RUN) $(PY) -m pytest -m faults $(ARGUMENTS)
+
+lint: environment ## ruff and mypy
+	@$(RUN) $(PY) -m ruff check .
+	@$(RUN) $(PY) -m ruff format --check .
+	@$(RUN) $(PY) -m mypy
+
+format: environment ## put the code into shape
+	@$(RUN) $(PY) -m ruff check --fix .
+	@$(RUN) $(PY) -m ruff format .
+
+bench: java environment ## the benchmarks
+	@$(RUN) $(PY) -m bench $(ARGUMENTS)
+
+clean: ## remove the environment, caches and builds
+	@$(RUN) rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist \
+	    artifacts metastore_db spark-warehouse derby.log
+	@$(RUN) find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@"$(ROOT)/tools/environment" java
+
+environment:
+	@"$(ROOT)/tools/environment" python
