@@ -1,0 +1,107 @@
+"""What the planning side hands to the tasks of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assent.protocol.record import RecordKey
+
+
+@dataclass(frozen=True)
+class Torn:
+    """Which parts of a decided epoch the store gave up and the tasks have to write again.
+
+    `whole` when nothing of the epoch was committed: then everything is written again, by any
+    number of tasks. Otherwise `parts` are the (partition, sink) to be written again.
+    """
+
+    whole: bool
+    parts: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"whole": self.whole, "parts": [list(part) for part in self.parts]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Torn:
+        parts = tuple((int(partition), int(sink)) for partition, sink in value["parts"])
+        return cls(bool(value["whole"]), parts)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The newest decided epoch. Complete, unless it is torn."""
+
+    epoch: int
+    key: RecordKey
+    amendments: tuple[RecordKey, ...] = ()
+    torn: Torn | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "key": self.key.to_json(),
+            "amendments": [key.to_json() for key in self.amendments],
+            "torn": self.torn.to_json() if self.torn else None,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Decided:
+        torn = value["torn"]
+        return cls(
+            int(value["epoch"]),
+            RecordKey.from_json(value["key"]),
+            tuple(RecordKey.from_json(key) for key in value["amendments"]),
+            None if torn is None else Torn.from_json(torn),
+        )
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The key under which the coming epoch will be decided, and what is decided already.
+
+    The planning side fixes it; it travels with the tasks and comes back with their votes, and
+    the committing side uses what it finds there: it never computes a place itself.
+    """
+
+    identity: str
+    key: RecordKey
+    run: str
+    completed_through: int | None = None
+    decided: Decided | None = None
+    recover_seconds: float = 0.0
+
+    def sinks_to_write(self, epoch: int, partition: int, sinks: int) -> tuple[int, ...]:
+        """The sinks into which a task has to write: none when its part is decided already."""
+        if self.decided is None or epoch != self.decided.epoch:
+            return tuple(range(sinks))
+        torn = self.decided.torn
+        if torn is None:
+            return ()
+        if torn.whole:
+            return tuple(range(sinks))
+        return tuple(sorted(sink for part, sink in torn.parts if part == partition))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "identity": self.identity,
+            **self.key.to_json(),
+            "run": self.run,
+            "completedThrough": self.completed_through,
+            "decided": self.decided.to_json() if self.decided else None,
+            "recoverSeconds": self.recover_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Assignment:
+        through = value["completedThrough"]
+        decided = value["decided"]
+        return cls(
+            str(value["identity"]),
+            RecordKey.from_json(value),
+            str(value["run"]),
+            None if through is None else int(through),
+            None if decided is None else Decided.from_json(decided),
+            float(value["recoverSeconds"]),
+        )

@@ -1,0 +1,441 @@
+"""The coordinator: the driver's side of the two-phase commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from assent.ledger.identity import Owner
+from assent.protocol.assignment import Assignment, Decided, Torn
+from assent.protocol.ballot import Ballot
+from assent.protocol.checkpoint import Checkpoint
+from assent.protocol.errors import (
+    FencedError,
+    InDoubtError,
+    LossError,
+    ReplayError,
+    RetriableError,
+    TornEpochError,
+)
+from assent.protocol.json_value import JsonValue
+from assent.protocol.listener import EpochListener
+from assent.protocol.name import nonce
+from assent.protocol.policy import OnTimeout, Policy
+from assent.protocol.record import (
+    Amendment,
+    Author,
+    DecidedEpoch,
+    Decision,
+    Record,
+    RecordKey,
+    Settlement,
+    Void,
+)
+from assent.protocol.settler import Parallel, Settler, in_threads
+from assent.protocol.sink import Sink
+from assent.protocol.step import Moment, Step, Trace, When, no_trace
+from assent.protocol.sweeper import Sweeper
+from assent.protocol.vote import Vote
+
+if TYPE_CHECKING:
+    from assent.ledger.identity import Identity
+    from assent.ledger.ledger import Ledger
+    from assent.ledger.tail import Tail
+    from assent.ledger.term import Term
+
+logger = logging.getLogger("assent")
+
+_RESTORED = (
+    "An older state of the checkpoint was restored, or part of it was deleted, and going on would "
+    "lose or repeat rows. Restore the checkpoint as a whole, with its _assent folder, or start "
+    "with a new checkpointLocation"
+)
+
+
+@dataclass
+class Coordinator:
+    """Prepare everywhere, decide once, commit everywhere.
+
+    0. Recover (`plan`, before an epoch runs): close the older term and take one's own if need
+       be; finish every unfinished decision; sweep what is dead.
+    1. Begin, 2. Write, 3. Pre-commit: in the tasks, see `Participant`.
+    4. Decide (`commit`): the decision is created, if none is there, and flushed. This instant is
+       the commit point of the epoch.
+    5. Commit: every handle, in parallel, idempotently, with retries.
+    6. Complete: listeners run; the epoch counts as complete.
+    7. Spark writes its own commit log, because `commit` has returned.
+
+    `plan` and `commit` may run in different processes: all that `commit` needs of `plan` comes
+    back with the votes. An object should live as long as its process, to remember its term.
+    """
+
+    ledger: Ledger
+    sinks: Sequence[Sink[Any]]
+    checkpoint: Checkpoint
+    policy: Policy = field(default_factory=Policy)
+    listeners: Sequence[EpochListener] = ()
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    trace: Trace = no_trace
+    parallel: Parallel = in_threads
+
+    _identity: str | None = field(default=None, init=False)
+    _term: Term | None = field(default=None, init=False)
+    _restored: bool = field(default=False, init=False)
+    _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._settler = Settler(
+            self.sinks, self.policy, self.clock, self.sleep, self.trace, self.parallel
+        )
+        self._sweeper = Sweeper(self.ledger, self.sinks)
+
+    # The planning side
+
+    def plan(self) -> Assignment:
+        """0. Recover. Returns what the tasks of the next epoch have to know."""
+        started = self.clock()
+        self._reach(When.BEFORE, Step.RECOVER)
+        identity = self.ledger.open(self._owner())
+        term, tail = self._hold_term(identity)
+        self._refuse_older_checkpoint(identity, tail)
+        self._restore(tail.newest.decision if tail.newest else None)
+        key, torn, newest = RecordKey(tail.next_place, term.number), None, tail.newest
+        for decided in tail.decided:
+            if self._is_complete(decided, tail):
+                continue
+            self._reach(When.DURING, Step.RECOVER, decided.epoch)
+            newest, key, torn = self._finish(decided, key, term.author.run, recovering=True)
+            if torn is None:
+                self._complete(decided.epoch)
+            elif decided is not tail.newest or self.checkpoint.newest_epoch() != decided.epoch:
+                raise LossError(
+                    f"Spark will not replay epoch {decided.epoch}, of which the store gave up "
+                    f"decided transactions:\n{_list_parts(decided, torn.parts)}\nSay what is to "
+                    "become of each: assent settle CHECKPOINT HANDLE committed|lost"
+                )
+        self._sweeper.sweep(
+            identity.identity, key, tail.newest.decision.contexts if tail.newest else ()
+        )
+        self.ledger.prune(tail, self.policy.retained_epochs)
+        self._reach(When.AFTER, Step.RECOVER)
+        return Assignment(
+            identity.identity,
+            key,
+            term.author.run,
+            _completed_through(identity, tail, torn),
+            _describe(newest, torn),
+            self.clock() - started,
+        )
+
+    def _owner(self) -> Owner:
+        names = tuple(f"{sink.kind} {sink.target}" for sink in self.sinks)
+        return Owner(self.ledger.location, self.checkpoint.query(), names)
+
+    def _hold_term(self, identity: Identity) -> tuple[Term, Tail]:
+        """The term under which this process plans: its own while that holds, else the next."""
+        if self._identity != identity.identity:
+            self._identity, self._term, self._restored = identity.identity, None, False
+        if self._term is not None:
+            mine = self._term
+            self._term = None  # whoever is fenced starts anew if it is started again
+            tail = self.ledger.tail(mine)
+            if self.ledger.has_term(mine.number + 1) or (
+                tail.closed_by is not None and tail.closed_by.run != mine.author.run
+            ):
+                raise FencedError(
+                    f"another run of this query has taken over the ledger at "
+                    f"{self.ledger.location}: it closed term {mine.number}, which this run held. This run stops, "
+                    "and has committed nothing since. Make sure that only one driver runs the query"
+                )
+            if tail.closed_by is None:
+                self._term = mine
+                return mine, tail
+        self._term = self.ledger.take(nonce())
+        return self._term, self.ledger.tail(self._term)
+
+    def _refuse_older_checkpoint(self, identity: Identity, tail: Tail) -> None:
+        """Epochs only grow, and an epoch's input never changes (rule 7)."""
+        newest = self.checkpoint.newest_epoch()
+        decided = tail.newest.epoch if tail.newest else identity.floor
+        if newest is None or decided is None:
+            return
+        if newest < decided or (tail.newest is None and newest == decided):
+            raise ReplayError(
+                f"Spark is at epoch {newest}, but epoch {decided} is decided in the ledger at "
+                f"{self.ledger.location}. {_RESTORED}"
+            )
+        if newest == decided and tail.newest is not None:
+            self._refuse_other_input(tail.newest.decision)
+
+    def _refuse_other_input(self, decision: Decision) -> str:
+        digest = self._digest(decision.epoch)
+        if digest != decision.digest:
+            raise ReplayError(
+                f"epoch {decision.epoch} was decided for other input than what Spark's offset log "
+                f"now holds for it (ledger at {self.ledger.location}). {_RESTORED}"
+            )
+        return digest
+
+    def _digest(self, epoch: int) -> str:
+        digest = self.checkpoint.digest(epoch)
+        if digest is None:
+            raise ReplayError(
+                f"Spark's offset log has no entry for epoch {epoch}, which is running. {_RESTORED}"
+            )
+        return digest
+
+    def _is_complete(self, decided: DecidedEpoch, tail: Tail) -> bool:
+        """Known from a later decision, or from Spark's commit log: no store has to be asked."""
+        through = tail.completed_through
+        if through is not None and decided.epoch <= through:
+            return True
+        return self.checkpoint.is_committed(decided.epoch)
+
+    # The committing side
+
+    def commit(self, votes: Sequence[Vote], epoch: int) -> None:
+        """4. Decide, 5. commit, 6. complete. Returns only when every handle is committed."""
+        ballot = Ballot.count(votes, epoch)
+        assignment = ballot.assignment
+        decided = self._load(assignment.decided)
+        self._restore(decided.decision if decided else None)
+        if decided is not None and epoch == decided.epoch:
+            self._refuse_other_input(decided.decision)
+            if assignment.decided is not None and assignment.decided.torn is None:
+                return  # finished when it was planned: Spark may now write its commit log
+        started = self.clock()
+        self._reach(When.BEFORE, Step.DECIDE, epoch)
+        decided = self._decide(ballot, decided)
+        self._reach(When.AFTER, Step.DECIDE, epoch)
+        decided_at = self.clock()
+        next_key = RecordKey(assignment.key.place + 1, assignment.key.term)
+        self._reach(When.BEFORE, Step.COMMIT, epoch)
+        decided, next_key, torn = self._finish(
+            decided, next_key, assignment.run, recovering=False
+        )
+        if torn is not None:
+            raise TornEpochError(
+                f"the store gave up transactions of epoch {epoch} before they could be committed:\n"
+                f"{_list_parts(decided, torn.parts)}\nNothing is lost: start the query again, and "
+                "they are written again from Spark's replay"
+            )
+        self._reach(When.AFTER, Step.COMMIT, epoch)
+        committed_at = self.clock()
+        self._complete(epoch)
+        self._previous = {
+            "epoch": epoch,
+            "decide": decided_at - started,
+            "commit": committed_at - decided_at,
+            "complete": self.clock() - committed_at,
+        }
+        self._sweeper.sweep(assignment.identity, next_key, decided.decision.contexts)
+
+    def abort(
+        self, votes: Sequence[Vote], epoch: int, assignment: Assignment | None = None
+    ) -> None:
+        """Abort an epoch that failed, unless it was decided after all (rule 3).
+
+        `assignment` is needed only where no vote has arrived. What tasks pre-commit after this is
+        swept when the next epoch is planned: its term is closed.
+        """
+        assignment = votes[0].assignment if votes else assignment
+        if assignment is None:
+            return
+        void = Void(assignment.key, Author(assignment.run, nonce()), self.clock())
+        if not isinstance(self.ledger.write(void), Void):
+            return
+        self._abort_votes(votes)
+        for listener in self.listeners:
+            listener.on_epoch_aborted(epoch)
+        closed = RecordKey(assignment.key.place, assignment.key.term + 1)
+        self._sweeper.sweep(assignment.identity, closed)
+
+    def _abort_votes(self, votes: Sequence[Vote], standing: Record | None = None) -> None:
+        """Abort what no decision names, given the record that stands where theirs would be."""
+        # A call that arrives twice finds the decision that its own votes made.
+        shares = () if standing is None or isinstance(standing, Void) else standing.shares
+        named = {prepared.handle for share in shares for prepared in share.prepared}
+        for vote in votes:
+            for prepared in vote.share.prepared:
+                if prepared.handle in named:
+                    continue
+                try:
+                    self.sinks[prepared.sink].abort(prepared.handle)
+                except Exception as error:
+                    logger.warning("%s is left to the next sweep: %s", prepared.handle, error)
+
+    def _load(self, decided: Decided | None) -> DecidedEpoch | None:
+        """The newest decided epoch, from the keys that the planning side found."""
+        if decided is None:
+            return None
+        decision = self.ledger.read(decided.key)
+        amendments = [self.ledger.read(key) for key in decided.amendments]
+        assert isinstance(decision, Decision)
+        return DecidedEpoch(
+            decision, tuple(record for record in amendments if isinstance(record, Amendment))
+        )
+
+    def _decide(self, ballot: Ballot, decided: DecidedEpoch | None) -> DecidedEpoch:
+        """4. Decide: a decision, or an amendment to the torn one."""
+        epoch, assignment = ballot.epoch, ballot.assignment
+        author = Author(assignment.run, nonce())
+        record: Decision | Amendment
+        if decided is not None and epoch == decided.epoch:
+            try:
+                ballot.refuse_other_replay(decided)
+            except ReplayError:
+                self.abort(ballot.votes, epoch)
+                raise
+            record = ballot.amendment(author, decided, self.clock())
+            result = decided.with_amendment(record)
+        else:
+            snapshots = {listener.name: listener.snapshot(epoch) for listener in self.listeners}
+            record = ballot.decision(
+                author,
+                self._digest(epoch),
+                self.clock(),
+                contexts=tuple(sink.user_context(epoch) for sink in self.sinks),
+                snapshots={name: state for name, state in snapshots.items() if state is not None},
+                previous=self._previous,
+            )
+            result = DecidedEpoch(record)
+        try:
+            standing = self._write(record)
+        except RetriableError:
+            self._abort_votes(ballot.votes)
+            raise
+        if standing.author != author:
+            self._abort_votes(ballot.votes, standing)
+            raise FencedError(
+                f"epoch {epoch} was not decided by this run: another run of this query has taken "
+                f"over the ledger at {self.ledger.location} ({record.key}). This run has aborted "
+                "what it wrote and stops. Make sure that only one driver runs the query"
+            )
+        return result
+
+    def _write(self, record: Record) -> Record:
+        """Write a record for certain: whatever stands under its key now stands there for ever.
+
+        A write whose answer was lost may still land. Only a void in its place makes sure that it
+        will not.
+        """
+        try:
+            return self.ledger.write(record)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+        try:
+            standing = self.ledger.write(Void(record.key, record.author, self.clock()))
+        except Exception as error:
+            raise InDoubtError(
+                f"could not write to the ledger at {self.ledger.location} ({failure}), nor find "
+                f"out whether the record arrived ({type(error).__name__}: {error}). Nothing was "
+                f"committed. When the ledger can be written again, start the query: it will look"
+            ) from error
+        if isinstance(standing, Void) and standing.author == record.author:
+            raise RetriableError(
+                f"could not write to the ledger at {self.ledger.location} ({failure}). The epoch "
+                "is not decided and nothing was committed; start the query again"
+            )
+        return standing
+
+    # Both sides
+
+    def _finish(
+        self, decided: DecidedEpoch, next_key: RecordKey, run: str, *, recovering: bool
+    ) -> tuple[DecidedEpoch, RecordKey, Torn | None]:
+        """5. Commit. Returns the epoch as it now stands, the next free key, and what is torn."""
+        aborted = self._settler.commit(decided, recovering=recovering)
+        lost = self._losses(decided, aborted)
+        if lost:
+            amendment = Amendment(
+                next_key,
+                Author(run, nonce()),
+                decided.decision.key,
+                decided.epoch,
+                self.clock(),
+                decided.tasks,
+                settlements=tuple(
+                    Settlement(partition, sink, "lost", "given up after the store's timeout")
+                    for partition, sink in lost
+                ),
+            )
+            standing = self._write(amendment)
+            if standing.author != amendment.author:
+                raise FencedError(f"another run took over while epoch {decided.epoch} was settled")
+            next_key = RecordKey(next_key.place + 1, next_key.term)
+            decided = decided.with_amendment(amendment)
+            logger.error(
+                "DATA LOSS in epoch %d, ignored because of onTimeout=ignore:\n%s",
+                decided.epoch,
+                _list_parts(decided, lost),
+            )
+            aborted = [part for part in aborted if part not in lost]
+        if aborted:
+            whole = len(aborted) == len(decided.transactions())
+            return decided, next_key, Torn(whole, tuple(aborted))
+        self._settler.publish(decided)
+        return decided, next_key, None
+
+    def _losses(
+        self, decided: DecidedEpoch, aborted: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """What of the aborted is given up for good, by the operator's own choice."""
+        if aborted and self.policy.on_timeout is OnTimeout.FAIL:
+            raise LossError(
+                f"the store gave up decided transactions of epoch {decided.epoch}, and onTimeout "
+                f"is 'fail':\n{_list_parts(decided, aborted)}\nStart with onTimeout=rewrite to "
+                "write them again, or settle each: assent settle CHECKPOINT HANDLE committed|lost"
+            )
+        if self.policy.on_timeout is not OnTimeout.IGNORE:
+            return []
+        transactions, now = decided.transactions(), self.clock()
+        lost = []
+        for part in aborted:
+            timeout = self.sinks[part[1]].transaction_timeout
+            if timeout is not None and transactions[part].age(now) >= timeout:
+                lost.append(part)
+        return lost
+
+    def _complete(self, epoch: int) -> None:
+        """6. Complete."""
+        self._reach(When.BEFORE, Step.COMPLETE, epoch)
+        for listener in self.listeners:
+            listener.on_epoch_complete(epoch)
+        self._reach(When.AFTER, Step.COMPLETE, epoch)
+
+    def _restore(self, decision: Decision | None) -> None:
+        """Hand the newest snapshots back, once per run and process."""
+        if self._restored:
+            return
+        self._restored = True
+        for listener in self.listeners if decision else ():
+            if decision is not None and listener.name in decision.snapshots:
+                listener.restore(decision.epoch, decision.snapshots[listener.name])
+
+    def _reach(self, when: When, step: Step, epoch: int | None = None) -> None:
+        self.trace(Moment(when, step, epoch))
+
+
+def _completed_through(identity: Identity, tail: Tail, torn: Torn | None) -> int | None:
+    if torn is not None:
+        return tail.completed_through
+    return tail.newest.epoch if tail.newest else identity.floor
+
+
+def _describe(newest: DecidedEpoch | None, torn: Torn | None) -> Decided | None:
+    if newest is None:
+        return None
+    amendments = tuple(amendment.key for amendment in newest.amendments)
+    return Decided(newest.epoch, newest.decision.key, amendments, torn)
+
+
+def _list_parts(decided: DecidedEpoch, parts: Sequence[tuple[int, int]]) -> str:
+    transactions = decided.transactions()
+    return "\n".join(
+        f"  {transactions[part].handle} (partition {part[0]}, {transactions[part].rows} rows)"
+        for part in parts
+    )

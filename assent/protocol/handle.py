@@ -1,0 +1,74 @@
+"""The handle: the name by which any process can settle one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+HANDLE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Names one transaction of one store, for ever (rule 4).
+
+    `kind` is the sink's kind ("files", "kafka", …), `name` identifies the transaction within
+    the store, and `details` is whatever else the sink needs to settle it from another process:
+    small, textual, and never a secret. Two handles are the same transaction when kind and name
+    are equal.
+
+    The string form (``files/1:name?key=value``) survives a shell and a log line:
+
+    >>> handle = Handle("files", "3f-1-0", {"epoch": "7"})
+    >>> str(handle)
+    'files/1:3f-1-0?epoch=7'
+    >>> Handle.parse(str(handle)) == handle
+    True
+    """
+
+    kind: str
+    name: str
+    details: Mapping[str, str] = field(default_factory=dict, compare=False)
+    version: int = HANDLE_VERSION
+
+    def __str__(self) -> str:
+        text = f"{quote(self.kind, safe='-')}/{self.version}:{quote(self.name, safe='-._~@=')}"
+        query = urlencode(sorted(self.details.items()), safe="-._~@=/:")
+        return f"{text}?{query}" if query else text
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Read the string form; a ValueError says what is wrong with it."""
+        from urllib.parse import unquote
+
+        head, _, query = text.partition("?")
+        kind, slash, rest = head.partition("/")
+        version, colon, name = rest.partition(":")
+        if not (slash and colon and kind and name and version.isascii() and version.isdigit()):
+            raise ValueError(f"not a handle: {text!r} (expected kind/version:name?details)")
+        _check_version(int(version), text)
+        details = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        return cls(unquote(kind), unquote(name), details, int(version))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "version": self.version,
+            "name": self.name,
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Handle:
+        _check_version(value["version"], value)
+        details = {str(key): str(detail) for key, detail in value["details"].items()}
+        return cls(str(value["kind"]), str(value["name"]), details, int(value["version"]))
+
+
+def _check_version(version: object, found: object) -> None:
+    if not isinstance(version, int) or not 1 <= version <= HANDLE_VERSION:
+        raise ValueError(
+            f"handle {found!r} has version {version!r}; this release reads up to {HANDLE_VERSION}"
+        )

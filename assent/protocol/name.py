@@ -1,0 +1,46 @@
+"""The name of a transaction, from which everything else about it can be found again."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+_PATTERN = re.compile(r"assent-([0-9a-z]{4,64})-(\d+)-(\d+)-(\d+)-([0-9a-f]{4,32})")
+
+
+@dataclass(frozen=True, order=True)
+class TransactionName:
+    """Identity of the ledger, term, place, partition, and a nonce that no two attempts share.
+
+    >>> str(TransactionName("3f2a9c0d", term=2, place=17, partition=0, nonce="5be1"))
+    'assent-3f2a9c0d-2-17-0-5be1'
+    """
+
+    identity: str
+    term: int
+    place: int
+    partition: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{prefix(self.identity)}{self.term}-{self.place}-{self.partition}-{self.nonce}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionName:
+        """Read the string form back; a ValueError if it is not one of ours."""
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not the name of a transaction of Assent: {text!r}")
+        identity, term, place, partition, nonce = match.groups()
+        return cls(identity, int(term), int(place), int(partition), nonce)
+
+
+def prefix(identity: str) -> str:
+    """What every transaction name of a ledger begins with, and no other ledger's does."""
+    return f"assent-{identity}-"
+
+
+def nonce() -> str:
+    """Sixteen hexadecimal digits that nobody else has drawn."""
+    return secrets.token_hex(8)

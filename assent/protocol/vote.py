@@ -1,0 +1,59 @@
+"""The vote: what a task returns after pre-commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from assent.protocol.assignment import Assignment
+from assent.protocol.json_value import MALFORMED, dump, load_object
+from assent.protocol.share import Share
+
+VOTE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Vote:
+    """A task's word that its share is durable and can be committed by anyone.
+
+    `skipped` means that the task's part of the epoch was decided before: it read no input and
+    opened nothing. `seconds` are the times that the task spent in its steps.
+    """
+
+    epoch: int
+    assignment: Assignment
+    share: Share
+    skipped: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return dump(
+            {
+                "version": VOTE_VERSION,
+                "epoch": self.epoch,
+                "assignment": self.assignment.to_json(),
+                "share": self.share.to_json(),
+                "skipped": self.skipped,
+                "seconds": dict(self.seconds),
+            }
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Vote:
+        """Read the string form; a ValueError if driver and tasks run different releases."""
+        value = load_object(text)
+        if value.get("version") != VOTE_VERSION:
+            raise ValueError(
+                f"a vote of version {value.get('version')!r}, where {VOTE_VERSION} is expected: "
+                "install the same release of assent on the driver and on all executors"
+            )
+        try:
+            return cls(
+                int(value["epoch"]),
+                Assignment.from_json(value["assignment"]),
+                Share.from_json(value["share"]),
+                bool(value["skipped"]),
+                {str(step): float(seconds) for step, seconds in value["seconds"].items()},
+            )
+        except MALFORMED as error:
+            raise ValueError(f"not a vote: {error!r}") from error
