@@ -1,0 +1,59 @@
+"""Whose ledger it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+IDENTITY_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Owner:
+    """For whom a ledger is opened: the place, Spark's query id, and the sinks in their order."""
+
+    location: str
+    query: str
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The ledger's own name, created once, and its owner. Transactions are named after it.
+
+    `floor` is the newest epoch that was decided before the ledger was adopted from elsewhere.
+    """
+
+    identity: str
+    owner: Owner
+    created_at: float
+    floor: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "identity",
+            "version": IDENTITY_VERSION,
+            "identity": self.identity,
+            "location": self.owner.location,
+            "query": self.owner.query,
+            "sinks": list(self.owner.sinks),
+            "createdAt": self.created_at,
+            "floor": self.floor,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Identity:
+        version = value["version"]
+        if value["kind"] != "identity" or not isinstance(version, int):
+            raise ValueError("not the identity of a ledger")
+        if not 1 <= version <= IDENTITY_VERSION:
+            raise ValueError(f"version {version!r}; this release reads up to {IDENTITY_VERSION}")
+        owner = Owner(str(value["location"]), str(value["query"]), tuple(map(str, value["sinks"])))
+        floor = value["floor"]
+        return cls(
+            str(value["identity"]),
+            owner,
+            float(value["createdAt"]),
+            None if floor is None else int(floor),
+        )

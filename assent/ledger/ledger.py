@@ -1,0 +1,327 @@
+"""The ledger: the log of decisions of one query and group of sinks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TypeVar
+
+from assent.ledger.identity import Identity, Owner
+from assent.ledger.store import AlreadyExistsError, MissingError, RecordStore
+from assent.ledger.tail import Tail
+from assent.ledger.term import Term
+from assent.protocol.errors import IdentityError, LedgerError
+from assent.protocol.json_value import MALFORMED, dump, load_object
+from assent.protocol.name import nonce
+from assent.protocol.record import (
+    Amendment,
+    Author,
+    DecidedEpoch,
+    Decision,
+    Record,
+    RecordKey,
+    Void,
+    record_from_json,
+)
+
+FOLDER = "_assent"
+"""The ledger's folder below the checkpoint location, where Spark ignores it."""
+
+_IDENTITY = "identity.json"
+_RECORD = re.compile(r"(\d{12})-(\d{8})\.json")
+_TERM = re.compile(r"(\d{8})\.json")
+
+TERMS_KEPT = 100
+VOID_AGE_SECONDS = 30 * 24 * 3600.0
+"""A void keeps a run that was believed dead from deciding. It goes by age, never by count alone."""
+
+Parsed = TypeVar("Parsed")
+
+
+class Ledger:
+    """Records under (place, term), terms, and an identity, on a RecordStore.
+
+    Every record is created if absent and never changed. Whoever finds a record where its own
+    should go reads it back: it may be its own, whose answer was lost.
+    """
+
+    def __init__(self, store: RecordStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    # Identity
+
+    def find(self) -> Identity | None:
+        """The identity of the ledger here, or None if there is no ledger."""
+        try:
+            return self._load(_IDENTITY, Identity.from_json)
+        except MissingError:
+            return None
+
+    def open(self, owner: Owner) -> Identity:
+        """The identity of this ledger, created if there is none; refused for another owner."""
+        identity = self.find()
+        if identity is None:
+            try:
+                self.create_identity(Identity(nonce(), owner, self._clock()))
+            except AlreadyExistsError:
+                pass  # somebody else, or we ourselves: either way it is read back
+            identity = self._load(_IDENTITY, Identity.from_json)
+        if identity.owner != owner:
+            raise IdentityError(_explain_owner(self.location, identity.owner, owner))
+        return identity
+
+    def create_identity(self, identity: Identity) -> None:
+        self._store.create(_IDENTITY, dump(identity.to_json()).encode())
+
+    # Terms
+
+    def take(self, run: str) -> Term:
+        """Close the newest term, if there is one, and take the next: close, then take."""
+        self._store.recover()
+        while True:
+            term = self._next_term(run)
+            try:
+                self._store.create(_term_name(term.number), dump(term.to_json()).encode())
+            except AlreadyExistsError:
+                if self.read_term(term.number).author != term.author:
+                    continue  # another run took it in between, so that one has to be closed too
+            self._prune_terms(term)
+            return term
+
+    def _next_term(self, run: str) -> Term:
+        author, now, newest = Author(run, nonce()), self._clock(), self.newest_term()
+        if newest is None:
+            return Term(0, author, now, first_place=0)
+        place = self._close(newest, run)
+        return Term(newest.number + 1, author, now, place, self.tail(newest).keys())
+
+    def newest_term(self) -> Term | None:
+        """The highest term that was ever taken."""
+        numbers = self._terms()
+        return self.read_term(numbers[-1]) if numbers else None
+
+    def read_term(self, number: int) -> Term:
+        return self._load(_term_name(number), Term.from_json)
+
+    def has_term(self, number: int) -> bool:
+        """Whether that term was taken; the cheap way to see whether one's own still holds."""
+        try:
+            self._store.read(_term_name(number))
+        except MissingError:
+            return False
+        return True
+
+    def _close(self, term: Term, run: str) -> int:
+        """Void the term's next free place, so that its run can decide nothing more."""
+        places = self._places(term.number)
+        if places and isinstance(self.read(RecordKey(places[-1], term.number)), Void):
+            return places[-1]
+        place = places[-1] + 1 if places else term.first_place
+        while True:
+            void = Void(RecordKey(place, term.number), Author(run, nonce()), self._clock())
+            if not isinstance(self.write(void), Void):
+                place += 1  # decided in the meantime: that counts, and the next place is tried
+                continue
+            newest = self._places(term.number)[-1]
+            if newest == place:
+                return place
+            place = newest + 1  # a decision landed past the void: void higher
+
+    # Records
+
+    def write(self, record: Record) -> Record:
+        """Create the record unless its key is taken; returns the record that stands there.
+
+        The caller compares the author. Any exception leaves open whether the record is there or
+        still will be: only a void under the same key makes sure.
+        """
+        name = _record_name(record.key)
+        try:
+            self._store.create(name, dump(record.to_json()).encode())
+        except AlreadyExistsError:
+            return self.read(record.key)
+        return record
+
+    def read(self, key: RecordKey) -> Record:
+        record = self.find_record(key)
+        if record is None:
+            raise LedgerError(
+                f"{self.location}/{_record_name(key)} is missing, although the ledger refers to "
+                "it; restore the checkpoint as a whole"
+            )
+        return record
+
+    def find_record(self, key: RecordKey) -> Record | None:
+        """The record under a key, or None."""
+        try:
+            record = self._load(_record_name(key), record_from_json)
+        except MissingError:
+            return None
+        if record.key != key:
+            raise LedgerError(
+                f"{self.location}/{_record_name(key)} holds the record of {record.key}: a file "
+                "was renamed or copied; restore the checkpoint as a whole"
+            )
+        return record
+
+    def record_keys(self) -> list[RecordKey]:
+        """The keys of all records that are kept, by place and term."""
+        keys = []
+        for name in self._store.list("records"):
+            match = _RECORD.fullmatch(name)
+            if match is None:
+                raise LedgerError(
+                    f"{self.location}/records/{name} is not a record of the ledger; remove it if "
+                    "you know where it comes from"
+                )
+            keys.append(RecordKey(int(match.group(1)), int(match.group(2))))
+        return sorted(keys)
+
+    def tail(self, term: Term) -> Tail:
+        """What the holder of a term has to know. Reads as few records as it takes."""
+        places = self._places(term.number)
+        next_place = places[-1] + 1 if places else term.first_place
+        closed_by: Author | None = None
+        decisions: list[Decision] = []
+        amendments: list[Amendment] = []
+        keys = [RecordKey(place, term.number) for place in places]
+        for key in reversed([*term.tail, *keys]):
+            record = self.read(key)
+            if isinstance(record, Void):
+                next_place, closed_by = record.key.place, record.author
+            elif isinstance(record, Amendment):
+                amendments.append(record)
+            else:
+                decisions.append(record)
+                if _covered(decisions):
+                    break
+        through = decisions[0].completed_through if decisions else None
+        decided = tuple(
+            DecidedEpoch(
+                decision,
+                tuple(
+                    sorted(
+                        (amendment for amendment in amendments if amendment.amends == decision.key),
+                        key=lambda amendment: amendment.key,
+                    )
+                ),
+            )
+            for position, decision in enumerate(decisions)
+            if position == 0 or through is None or decision.epoch > through
+        )
+        return Tail(term.number, next_place, closed_by, decided[::-1])
+
+    def prune(self, tail: Tail, retained: int) -> None:
+        """Delete old records, a decision only together with its amendments, no void, no tail.
+
+        Works in bursts, so that most epochs delete nothing.
+        """
+        keys = self.record_keys()
+        voids = {term: place for place, term in ((key.place, key.term) for key in keys)}
+        voids.pop(tail.term, None)
+        spared = set(tail.keys()) | {RecordKey(place, term) for term, place in voids.items()}
+        bound = tail.next_place - retained
+        old = [key for key in keys if key.place < bound and key not in spared]
+        if len(old) <= retained // 4:
+            return
+        following = [key for key in keys if key.place >= bound]
+        for key in [*old, *self._amendments_of(old[-1], following)]:
+            self._store.delete(_record_name(key))
+
+    def _amendments_of(self, key: RecordKey, following: Iterable[RecordKey]) -> list[RecordKey]:
+        """Amendments past the bound that belong to decisions up to `key`."""
+        found: list[RecordKey] = []
+        for candidate in following:
+            record = self.read(candidate)
+            if isinstance(record, Amendment) and record.amends <= key:
+                found.append(candidate)
+            elif isinstance(record, Decision):
+                break
+        return found
+
+    def _prune_terms(self, newest: Term) -> None:
+        """Delete the void and the term of runs that ended long ago. The youngest are kept.
+
+        So is the term of a record that still counts, however many terms were taken since.
+        """
+        horizon = self._clock() - VOID_AGE_SECONDS
+        needed = {key.term for key in newest.tail}
+        for number, following in pairwise(self._terms()):
+            if number in needed:
+                continue
+            if number > newest.number - TERMS_KEPT or self.read_term(following).taken_at > horizon:
+                return
+            for place in self._places(number):
+                self._store.delete(_record_name(RecordKey(place, number)))
+            self._store.delete(_term_name(number))
+
+    def _places(self, term: int) -> list[int]:
+        return [key.place for key in self.record_keys() if key.term == term]
+
+    def _terms(self) -> list[int]:
+        numbers = []
+        for name in self._store.list("terms"):
+            match = _TERM.fullmatch(name)
+            if match is None:
+                raise LedgerError(
+                    f"{self.location}/terms/{name} is not a term of the ledger; remove it if you "
+                    "know where it comes from"
+                )
+            numbers.append(int(match.group(1)))
+        return sorted(numbers)
+
+    def _load(self, name: str, parse: Callable[[dict[str, object]], Parsed]) -> Parsed:
+        content = self._store.read(name)
+        try:
+            return parse(load_object(content))
+        except MALFORMED as error:
+            raise LedgerError(
+                f"{self.location}/{name} cannot be read: {error!r}. It is damaged, or a newer "
+                "release of assent wrote it: install that release, or restore the checkpoint"
+            ) from error
+
+
+def _covered(decisions: list[Decision]) -> bool:
+    """Whether all epochs below the oldest of these are known to be complete."""
+    through = decisions[0].completed_through
+    return through is not None and decisions[-1].epoch <= through + 1
+
+
+def _record_name(key: RecordKey) -> str:
+    return f"records/{key.place:012d}-{key.term:08d}.json"
+
+
+def _term_name(number: int) -> str:
+    return f"terms/{number:08d}.json"
+
+
+def _explain_owner(location: str, recorded: Owner, found: Owner) -> str:
+    checkpoint = found.location.removesuffix(f"/{FOLDER}")
+    if recorded.location != found.location:
+        what = f"was made at {recorded.location} and is now opened at {found.location}"
+        remedy = (
+            "a copied or moved checkpoint must not write under the name of the original; when "
+            f"nothing is pending in it, run: assent adopt {checkpoint}"
+        )
+    elif recorded.query != found.query:
+        what = f"belongs to query {recorded.query}, not to {found.query}"
+        remedy = "use another checkpointLocation, or restore the checkpoint as a whole"
+    else:
+        what = f"serves {_sinks(recorded)}, and the query now writes to {_sinks(found)}"
+        sinks = " ".join(f"--sink '{sink}'" for sink in found.sinks)
+        remedy = (
+            "start with a new checkpointLocation; or, when nothing is pending in it, run: "
+            f"assent adopt {checkpoint} {sinks}"
+        )
+    return f"the ledger at {location} {what}. To go on: {remedy}"
+
+
+def _sinks(owner: Owner) -> str:
+    return " and ".join(owner.sinks)

@@ -1,0 +1,106 @@
+"""Records on a local disk, or on a file system that behaves like one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from assent.ledger.location import canonical, local_path, scheme
+from assent.ledger.store import AlreadyExistsError, MissingError
+from assent.protocol.errors import ConfigurationError, RetriableError
+from assent.protocol.name import nonce
+
+_LEFTOVER = ".tmp"
+
+
+class LocalStore:
+    """Creates by writing a hidden file, flushing it, linking it into place and flushing the folder.
+
+    A link either appears, with the whole content, or does not, and never overwrites. Flushed
+    means fsync of the file and of its folder.
+    """
+
+    def __init__(self, location: str) -> None:
+        if scheme(location) != "file":
+            raise ConfigurationError(
+                f"the checkpoint location {location!r} has the scheme '{scheme(location)}:', on "
+                "which the ledger cannot be kept yet; put checkpointLocation on a local or shared "
+                "file system (a plain path or file:)"
+            )
+        self._root = Path(local_path(location))
+
+    @property
+    def location(self) -> str:
+        return canonical(str(self._root))
+
+    def create(self, name: str, content: bytes) -> None:
+        path = self._root / name
+        try:
+            _make_folder(path.parent)
+            while not _create(path, content):
+                pass
+        except OSError as error:
+            raise RetriableError(
+                f"cannot write {path}: {error}; start the query again when it can be written"
+            ) from error
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            raise MissingError(str(self._root / name)) from None
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def delete(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+    def recover(self) -> None:
+        for leftover in self._root.glob(f"**/.*{_LEFTOVER}"):
+            leftover.unlink(missing_ok=True)
+        for folder in self._root.glob("**/"):
+            flush_folder(folder)
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """False if another run's `recover` took the hidden file for a leftover and removed it."""
+    hidden = path.with_name(f".{path.name}.{nonce()}{_LEFTOVER}")
+    try:
+        with open(hidden, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(hidden, path)
+        except FileExistsError:
+            flush_folder(path.parent)  # whoever made it may have died before flushing
+            raise AlreadyExistsError(str(path)) from None
+        except FileNotFoundError:
+            return False
+        flush_folder(path.parent)
+        return True
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and its parents, each of them flushed into the one above."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    flush_folder(folder.parent)
