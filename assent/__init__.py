@@ -1,0 +1,78 @@
+"""Assent: end-to-end exactly-once for Spark Structured Streaming, from Python.
+
+Importing it registers the formats with a running Spark session; Spark finds them without an
+import too.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from assent.protocol.errors import (
+    AssentError,
+    ConfigurationError,
+    FencedError,
+    IdentityError,
+    InDoubtError,
+    LedgerError,
+    LossError,
+    ReplayError,
+    RetriableError,
+    TornEpochError,
+)
+from assent.protocol.guarantee import Guarantee
+from assent.protocol.handle import Handle
+from assent.protocol.listener import EpochListener
+from assent.protocol.name import TransactionName
+from assent.protocol.pending import Pending
+from assent.protocol.sink import Sink
+from assent.protocol.verdict import Verdict
+from assent.sinks.files import FilesSink
+from assent.spark.epochs import Epochs
+from assent.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "AssentError",
+    "ConfigurationError",
+    "EpochListener",
+    "Epochs",
+    "FencedError",
+    "FilesSink",
+    "Guarantee",
+    "Handle",
+    "IdentityError",
+    "InDoubtError",
+    "LedgerError",
+    "LossError",
+    "Pending",
+    "ReplayError",
+    "RetriableError",
+    "Sink",
+    "TornEpochError",
+    "TransactionName",
+    "Verdict",
+    "__version__",
+    "register",
+]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `assent-…` known to a session that did not find them by itself."""
+    from assent.spark.files import FilesSource
+
+    spark.dataSource.register(FilesSource)
+
+
+def _register_active() -> None:
+    """Register with the running session, if there is one: pyspark is not loaded for this alone."""
+    pyspark = sys.modules.get("pyspark.sql")
+    session = pyspark.SparkSession.getActiveSession() if pyspark else None
+    if session is not None:
+        register(session)
+
+
+_register_active()
