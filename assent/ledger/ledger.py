@@ -173,7 +173,11 @@ class Ledger:
 
     def record_keys(self) -> list[RecordKey]:
         """The keys of all records that are kept, by place and term."""
-        keys = []
+        return [RecordKey(int(place), int(term)) for place, term in self._names()]
+
+    def _names(self) -> list[tuple[str, str]]:
+        """Place and term of all records, as in their names: of fixed width, hence in order."""
+        names = []
         for name in self._store.list("records"):
             match = _RECORD.fullmatch(name)
             if match is None:
@@ -181,8 +185,8 @@ class Ledger:
                     f"{self.location}/records/{name} is not a record of the ledger; remove it if "
                     "you know where it comes from"
                 )
-            keys.append(RecordKey(int(match.group(1)), int(match.group(2))))
-        return sorted(keys)
+            names.append((match.group(1), match.group(2)))
+        return names
 
     def tail(self, term: Term) -> Tail:
         """What the holder of a term has to know. Reads as few records as it takes."""
@@ -263,7 +267,7 @@ class Ledger:
             self._store.delete(_term_name(number))
 
     def _places(self, term: int) -> list[int]:
-        return [key.place for key in self.record_keys() if key.term == term]
+        return [int(place) for place, of in self._names() if int(of) == term]
 
     def _terms(self) -> list[int]:
         numbers = []

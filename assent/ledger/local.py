@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from assent.ledger.location import canonical, local_path, scheme
@@ -35,36 +37,48 @@ class LocalStore:
 
     def create(self, name: str, content: bytes) -> None:
         path = self._root / name
-        try:
+        with _reporting("write", path):
             _make_folder(path.parent)
             while not _create(path, content):
                 pass
-        except OSError as error:
-            raise RetriableError(
-                f"cannot write {path}: {error}; start the query again when it can be written"
-            ) from error
 
     def read(self, name: str) -> bytes:
-        try:
-            return (self._root / name).read_bytes()
-        except FileNotFoundError:
-            raise MissingError(str(self._root / name)) from None
+        path = self._root / name
+        with _reporting("read", path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                raise MissingError(str(path)) from None
 
     def list(self, folder: str) -> list[str]:
-        try:
-            with os.scandir(self._root / folder) as entries:
-                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
-        except FileNotFoundError:
-            return []
+        path = self._root / folder
+        with _reporting("list", path):
+            try:
+                with os.scandir(path) as entries:
+                    return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+            except FileNotFoundError:
+                return []
 
     def delete(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
 
     def recover(self) -> None:
-        for leftover in self._root.glob(f"**/.*{_LEFTOVER}"):
-            leftover.unlink(missing_ok=True)
-        for folder in self._root.glob("**/"):
-            flush_folder(folder)
+        with _reporting("write", self._root):
+            for leftover in self._root.glob(f"**/.*{_LEFTOVER}"):
+                leftover.unlink(missing_ok=True)
+            for folder in self._root.glob("**/"):
+                flush_folder(folder)
+
+
+@contextlib.contextmanager
+def _reporting(act: str, path: Path) -> Iterator[None]:
+    """What the disk refuses becomes an error of ours that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise RetriableError(
+            f"cannot {act} {path}: {error}; start the query again when the disk lets it"
+        ) from error
 
 
 def _create(path: Path, content: bytes) -> bool:

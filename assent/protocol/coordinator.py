@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from assent.ledger.identity import Owner
 from assent.protocol.assignment import Assignment, Decided, Torn
@@ -15,6 +15,7 @@ from assent.protocol.checkpoint import Checkpoint
 from assent.protocol.errors import (
     FencedError,
     InDoubtError,
+    LedgerError,
     LossError,
     ReplayError,
     RetriableError,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from assent.ledger.term import Term
 
 logger = logging.getLogger("assent")
+
+Result = TypeVar("Result")
 
 _RESTORED = (
     "An older state of the checkpoint was restored, or part of it was deleted, and going on would "
@@ -142,20 +145,32 @@ class Coordinator:
         if self._term is not None:
             mine = self._term
             self._term = None  # whoever is fenced starts anew if it is started again
-            tail = self.ledger.tail(mine)
+            tail = self._read_under(mine.number, lambda: self.ledger.tail(mine))
             if self.ledger.has_term(mine.number + 1) or (
                 tail.closed_by is not None and tail.closed_by.run != mine.author.run
             ):
-                raise FencedError(
-                    f"another run of this query has taken over the ledger at "
-                    f"{self.ledger.location}: it closed term {mine.number}, which this run held. This run stops, "
-                    "and has committed nothing since. Make sure that only one driver runs the query"
-                )
+                raise self._fenced(mine.number)
             if tail.closed_by is None:
                 self._term = mine
                 return mine, tail
         self._term = self.ledger.take(nonce())
         return self._term, self.ledger.tail(self._term)
+
+    def _read_under(self, term: int, read: Callable[[], Result]) -> Result:
+        """Read as the holder of a term; what a newer run has pruned is no damage."""
+        try:
+            return read()
+        except LedgerError as error:
+            if self.ledger.has_term(term + 1):
+                raise self._fenced(term) from error
+            raise
+
+    def _fenced(self, term: int) -> FencedError:
+        return FencedError(
+            f"another run of this query has taken over the ledger at {self.ledger.location}: it "
+            f"closed term {term}, which this run held. This run stops, and has committed nothing "
+            "since. Make sure that only one driver runs the query"
+        )
 
     def _refuse_older_checkpoint(self, identity: Identity, tail: Tail) -> None:
         """Epochs only grow, and an epoch's input never changes (rule 7)."""
@@ -201,7 +216,7 @@ class Coordinator:
         """4. Decide, 5. commit, 6. complete. Returns only when every handle is committed."""
         ballot = Ballot.count(votes, epoch)
         assignment = ballot.assignment
-        decided = self._load(assignment.decided)
+        decided = self._read_under(assignment.key.term, lambda: self._load(assignment.decided))
         self._restore(decided.decision if decided else None)
         if decided is not None and epoch == decided.epoch:
             self._refuse_other_input(decided.decision)

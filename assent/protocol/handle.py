@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 HANDLE_VERSION = 1
 
@@ -35,14 +35,15 @@ class Handle:
 
     def __str__(self) -> str:
         text = f"{quote(self.kind, safe='-')}/{self.version}:{quote(self.name, safe='-._~@=')}"
-        query = urlencode(sorted(self.details.items()), safe="-._~@=/:")
+        query = "&".join(
+            f"{quote_plus(key, safe='-._~@/:')}={quote_plus(detail, safe='-._~@=/:')}"
+            for key, detail in sorted(self.details.items())
+        )
         return f"{text}?{query}" if query else text
 
     @classmethod
     def parse(cls, text: str) -> Handle:
         """Read the string form; a ValueError says what is wrong with it."""
-        from urllib.parse import unquote
-
         head, _, query = text.partition("?")
         kind, slash, rest = head.partition("/")
         version, colon, name = rest.partition(":")

@@ -66,6 +66,11 @@ class Epochs:
                     f"{NAME}: {sink!r} is not a sink; pass objects such as assent.FilesSink(…), "
                     "and listeners as listeners=[…]"
                 )
+        names = [f"{sink.kind} {sink.target}" for sink in sinks]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(
+                f"{NAME}: two sinks write to the same place ({', '.join(names)}); give each its own"
+            )
         texts = {key: _option_text(value) for key, value in options.items()}
         self._values = read_options(texts, OPTIONS, sink=NAME)
         self._sinks = sinks

@@ -1,0 +1,153 @@
+"""The demo: one job, killed at the worst instants, once at-least-once and once exactly-once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from assent.protocol.guarantee import Guarantee
+from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries
+from assent.testing.crash import CrashPoint
+from assent.testing.process import DriverProcess
+from assent.testing.reader import Count, count
+
+EXPECTED = sum(DEFAULT_BOUNDARIES[-1])
+TIMEOUT = 180.0
+
+KILLS = {
+    Guarantee.AT_LEAST_ONCE: {
+        "after-pre-commit@3/1": "after pre-commit",
+        "after-commit@3/1": "three rows past the boundary are written",
+    },
+    Guarantee.EXACTLY_ONCE: {
+        "after-pre-commit@1/0": "after pre-commit",
+        "after-decide@2": "after the decision",
+        "during-commit@2": "between two commits, while recovering",
+        "after-commit@3": "three rows past the boundary are committed",
+    },
+}
+
+
+@dataclass
+class Trial:
+    """One job on its way: which guarantee, what was done to it, and what came of it."""
+
+    guarantee: Guarantee
+    kills: list[str] = field(default_factory=list)
+    state: str = "waiting"
+    result: Count | None = None
+    seconds: float = 0.0
+
+
+def run(*, as_json: bool, keep: bool) -> int:
+    """Run both trials and print what they did; 1 if the exactly-once count is off."""
+    console = Console(stderr=as_json)
+    console.print(
+        f"Page views from a topic of two partitions, up to offsets "
+        f"{DEFAULT_BOUNDARIES[-1][0]:,} and {DEFAULT_BOUNDARIES[-1][1]:,}: "
+        f"{EXPECTED:,} rows. Each job is killed (SIGKILL, the whole driver) and started again."
+    )
+    trials = [Trial(Guarantee.AT_LEAST_ONCE), Trial(Guarantee.EXACTLY_ONCE)]
+    with _folder(console, keep) as folder, Live(_table(trials), console=console) as live:
+        for trial in trials:
+            for _ in _steps(trial, folder / trial.guarantee.value):
+                live.update(_table(trials))
+            live.update(_table(trials))
+    good = trials[1].result is not None and trials[1].result.exact
+    if good:
+        console.print("Exactly once: nothing lost, nothing twice.")
+    else:
+        console.print("[bold red]The exactly-once count is off. Please report this.[/]")
+    if as_json:
+        print(json.dumps(_as_json(trials, good)))
+    return 0 if good else 1
+
+
+def _steps(trial: Trial, folder: Path) -> Iterator[None]:
+    """Start, kill and restart the job; yields whenever there is something new to show."""
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    for point, title in KILLS[trial.guarantee].items():
+        trial.state = f"running, until {title}"
+        yield
+        with _driver(trial, folder, CrashPoint.parse(point)) as driver:
+            driver.await_marker(TIMEOUT)
+            driver.kill_all()
+        trial.kills.append(title)
+    trial.state = "running to the end"
+    yield
+    with _driver(trial, folder, None) as driver:
+        driver.await_exit(TIMEOUT)
+    trial.result = count(folder / "output", DEFAULT_BOUNDARIES)
+    trial.seconds = time.monotonic() - started
+    trial.state = f"done in {trial.seconds:.0f} s"
+
+
+def _driver(trial: Trial, folder: Path, crash: CrashPoint | None) -> DriverProcess:
+    arguments = {
+        "--front-end": "datasource",
+        "--output": str(folder / "output"),
+        "--checkpoint": str(folder / "checkpoint"),
+        "--guarantee": trial.guarantee.value,
+        "--boundaries": format_boundaries(DEFAULT_BOUNDARIES),
+    }
+    words = [word for pair in arguments.items() for word in pair]
+    return DriverProcess(["-m", "assent.testing.job", *words], folder, crash=crash)
+
+
+def _table(trials: list[Trial]) -> Table:
+    table = Table("guarantee", "expected", "counted", "lost", "duplicated", "killed")
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for trial in trials:
+        result = trial.result
+        colour = "" if result is None else "[green]" if result.exact else "[red]"
+        table.add_row(
+            trial.guarantee.value,
+            f"{EXPECTED:,}",
+            f"{colour}{result.rows:,}" if result else "",
+            f"{colour}{result.lost:,}" if result else "",
+            f"{colour}{result.duplicated:,}" if result else "",
+            "\n".join([*trial.kills, f"[dim]{trial.state}[/]"]),
+        )
+    return table
+
+
+def _as_json(trials: list[Trial], good: bool) -> dict[str, object]:
+    return {
+        "ok": good,
+        "expected": EXPECTED,
+        "trials": [
+            {
+                "guarantee": trial.guarantee.value,
+                "kills": trial.kills,
+                "counted": trial.result.rows if trial.result else None,
+                "lost": trial.result.lost if trial.result else None,
+                "duplicated": trial.result.duplicated if trial.result else None,
+                "seconds": round(trial.seconds, 1),
+            }
+            for trial in trials
+        ],
+    }
+
+
+@contextmanager
+def _folder(console: Console, keep: bool) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="assent-demo-"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            console.print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""The examples run, and the one about residents survives a kill between snapshot and commit."""
+
+from __future__ import annotations
+
+import runpy
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from assent.testing.boundaries import DEFAULT_BOUNDARIES
+from assent.testing.crash import CrashPoint
+from assent.testing.process import DriverProcess
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SECONDS = 120.0
+
+
+def example(name: str, folder: Path, crash: str | None = None) -> DriverProcess:
+    arguments = [str(EXAMPLES / name), "--folder", str(folder / "example")]
+    return DriverProcess(
+        arguments, folder, crash=None if crash is None else CrashPoint.parse(crash)
+    )
+
+
+def test_residents_killed_between_snapshot_and_commit(tmp_path: Path) -> None:
+    with example("residents.py", tmp_path, crash="after-decide@2") as driver:
+        driver.await_marker(SECONDS)
+        driver.kill_all()
+    with example("residents.py", tmp_path) as driver:
+        driver.await_exit(SECONDS)
+    functions = runpy.run_path(str(EXAMPLES / "residents.py"))
+    found = functions["residents"](tmp_path / "example")
+    assert found == functions["expected"]()
+
+
+def test_page_views_per_app(tmp_path: Path) -> None:
+    with example("page_views_per_app.py", tmp_path) as driver:
+        driver.await_exit(SECONDS)
+        assert "20,005" in driver.tail() or "20005" in driver.tail()
+
+
+@pytest.mark.faults
+def test_a_sink_of_ones_own_killed_between_two_commits(tmp_path: Path) -> None:
+    with example("custom_sink.py", tmp_path, crash="during-commit@1") as driver:
+        driver.await_marker(SECONDS)
+        driver.kill_all()
+    with example("custom_sink.py", tmp_path) as driver:
+        driver.await_exit(SECONDS)
+    with closing(sqlite3.connect(tmp_path / "example" / "views.db")) as database:
+        [(rows, distinct)] = database.execute("SELECT count(*), count(DISTINCT row) FROM visible")
+        [(left,)] = database.execute("SELECT count(*) FROM staged")
+        [(unsettled,)] = database.execute(
+            "SELECT count(*) FROM transactions WHERE state = 'open'"
+        )
+    assert (rows, distinct, left, unsettled) == (sum(DEFAULT_BOUNDARIES[-1]),) * 2 + (0, 0)
