@@ -17,7 +17,7 @@ ROWS_PER_EPOCH = 2500  # three Arrow batches in each partition
 
 
 class KillChain:
-    """Runs `assent.testing.job` in a folder; `points[i]` is where it is killed for the i-th time."""
+    """Runs `assent.testing.job` in a folder; `points` are where it is killed, one after another."""
 
     def __init__(
         self,

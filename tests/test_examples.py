@@ -53,7 +53,5 @@ def test_a_sink_of_ones_own_killed_between_two_commits(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "example" / "views.db")) as database:
         [(rows, distinct)] = database.execute("SELECT count(*), count(DISTINCT row) FROM visible")
         [(left,)] = database.execute("SELECT count(*) FROM staged")
-        [(unsettled,)] = database.execute(
-            "SELECT count(*) FROM transactions WHERE state = 'open'"
-        )
+        [(unsettled,)] = database.execute("SELECT count(*) FROM transactions WHERE state = 'open'")
     assert (rows, distinct, left, unsettled) == (sum(DEFAULT_BOUNDARIES[-1]),) * 2 + (0, 0)

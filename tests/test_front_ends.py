@@ -15,11 +15,12 @@ import pyarrow.dataset as dataset
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import assent
 from assent.ledger.settlement import unfinished
+from assent.protocol.json_value import JsonValue
 from assent.spark.assembly import open_checkpoint
 from assent.testing.boundaries import Boundaries, format_boundaries
 from assent.testing.reader import count
@@ -185,7 +186,7 @@ def test_the_checkpoint_default_of_the_session_reaches_foreach_batch(
         finish(writer.queryName("by-default"))
     finally:
         session.conf.unset("spark.sql.streaming.checkpointLocation")
-    assert (tmp_path / "default" / "by-default" / "_assent" / "identity.json").exists()
+    assert (tmp_path / "default" / "by-default" / "_assent" / "identities").exists()
 
 
 class Notes(assent.EpochListener):
@@ -197,7 +198,7 @@ class Notes(assent.EpochListener):
         with self.file.open("a") as file:
             file.write(f"complete {epoch}\n")
 
-    def snapshot(self, epoch: int) -> assent.protocol.json_value.JsonValue:
+    def snapshot(self, epoch: int) -> JsonValue:
         return {"epoch": epoch}
 
     def restore(self, epoch: int, state: object) -> None:

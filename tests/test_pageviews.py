@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from assent.protocol.errors import ConfigurationError
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries, parse_boundaries
-from assent.testing.pageviews import PageViews, PageViewsRange, PageViewsReader, page_views
+from assent.testing.pageviews import PageViewsRange, PageViewsReader, page_views
 from assent.testing.reader import count
 
 BOUNDARIES = ((1500, 1200), (1500, 1203), (1600, 1300))

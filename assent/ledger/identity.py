@@ -22,13 +22,13 @@ class Owner:
 class Identity:
     """The ledger's own name, created once, and its owner. Transactions are named after it.
 
-    `floor` is the newest epoch that was decided before the ledger was adopted from elsewhere.
+    `generation` counts how often the ledger was adopted under a new name; the newest one counts.
     """
 
     identity: str
     owner: Owner
     created_at: float
-    floor: int | None = None
+    generation: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,7 +39,7 @@ class Identity:
             "query": self.owner.query,
             "sinks": list(self.owner.sinks),
             "createdAt": self.created_at,
-            "floor": self.floor,
+            "generation": self.generation,
         }
 
     @classmethod
@@ -50,10 +50,6 @@ class Identity:
         if not 1 <= version <= IDENTITY_VERSION:
             raise ValueError(f"version {version!r}; this release reads up to {IDENTITY_VERSION}")
         owner = Owner(str(value["location"]), str(value["query"]), tuple(map(str, value["sinks"])))
-        floor = value["floor"]
         return cls(
-            str(value["identity"]),
-            owner,
-            float(value["createdAt"]),
-            None if floor is None else int(floor),
+            str(value["identity"]), owner, float(value["createdAt"]), int(value["generation"])
         )

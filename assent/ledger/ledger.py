@@ -29,9 +29,8 @@ from assent.protocol.record import (
 FOLDER = "_assent"
 """The ledger's folder below the checkpoint location, where Spark ignores it."""
 
-_IDENTITY = "identity.json"
 _RECORD = re.compile(r"(\d{12})-(\d{8})\.json")
-_TERM = re.compile(r"(\d{8})\.json")
+_NUMBER = re.compile(r"(\d{8})\.json")
 
 TERMS_KEPT = 100
 VOID_AGE_SECONDS = 30 * 24 * 3600.0
@@ -59,10 +58,10 @@ class Ledger:
 
     def find(self) -> Identity | None:
         """The identity of the ledger here, or None if there is no ledger."""
-        try:
-            return self._load(_IDENTITY, Identity.from_json)
-        except MissingError:
+        generations = self._numbers("identities")
+        if not generations:
             return None
+        return self._load(_identity_name(generations[-1]), Identity.from_json)
 
     def open(self, owner: Owner) -> Identity:
         """The identity of this ledger, created if there is none; refused for another owner."""
@@ -72,13 +71,15 @@ class Ledger:
                 self.create_identity(Identity(nonce(), owner, self._clock()))
             except AlreadyExistsError:
                 pass  # somebody else, or we ourselves: either way it is read back
-            identity = self._load(_IDENTITY, Identity.from_json)
+            identity = self._load(_identity_name(0), Identity.from_json)
         if identity.owner != owner:
             raise IdentityError(_explain_owner(self.location, identity.owner, owner))
         return identity
 
     def create_identity(self, identity: Identity) -> None:
-        self._store.create(_IDENTITY, dump(identity.to_json()).encode())
+        """Create the identity of a generation, or raise AlreadyExistsError."""
+        name = _identity_name(identity.generation)
+        self._store.create(name, dump(identity.to_json()).encode())
 
     # Terms
 
@@ -86,7 +87,13 @@ class Ledger:
         """Close the newest term, if there is one, and take the next: close, then take."""
         self._store.recover()
         while True:
-            term = self._next_term(run)
+            newest = self.newest_term()
+            try:
+                term = self._next_term(newest, run)
+            except LedgerError:
+                if newest is not None and self.has_term(newest.number + 1):
+                    continue  # another run took over in between, and pruned what was being read
+                raise
             try:
                 self._store.create(_term_name(term.number), dump(term.to_json()).encode())
             except AlreadyExistsError:
@@ -95,8 +102,8 @@ class Ledger:
             self._prune_terms(term)
             return term
 
-    def _next_term(self, run: str) -> Term:
-        author, now, newest = Author(run, nonce()), self._clock(), self.newest_term()
+    def _next_term(self, newest: Term | None, run: str) -> Term:
+        author, now = Author(run, nonce()), self._clock()
         if newest is None:
             return Term(0, author, now, first_place=0)
         place = self._close(newest, run)
@@ -270,13 +277,16 @@ class Ledger:
         return [int(place) for place, of in self._names() if int(of) == term]
 
     def _terms(self) -> list[int]:
+        return self._numbers("terms")
+
+    def _numbers(self, folder: str) -> list[int]:
         numbers = []
-        for name in self._store.list("terms"):
-            match = _TERM.fullmatch(name)
+        for name in self._store.list(folder):
+            match = _NUMBER.fullmatch(name)
             if match is None:
                 raise LedgerError(
-                    f"{self.location}/terms/{name} is not a term of the ledger; remove it if you "
-                    "know where it comes from"
+                    f"{self.location}/{folder}/{name} does not belong to the ledger; remove it if "
+                    "you know where it comes from"
                 )
             numbers.append(int(match.group(1)))
         return sorted(numbers)
@@ -300,6 +310,10 @@ def _covered(decisions: list[Decision]) -> bool:
 
 def _record_name(key: RecordKey) -> str:
     return f"records/{key.place:012d}-{key.term:08d}.json"
+
+
+def _identity_name(generation: int) -> str:
+    return f"identities/{generation:08d}.json"
 
 
 def _term_name(number: int) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from assent.ledger.identity import Identity, Owner
-from assent.ledger.ledger import FOLDER, Ledger
-from assent.ledger.local import LocalStore, flush_folder
-from assent.ledger.location import local_path
+from assent.ledger.ledger import Ledger
+from assent.ledger.store import AlreadyExistsError
 from assent.protocol.checkpoint import Checkpoint
 from assent.protocol.errors import ConfigurationError, FencedError
 from assent.protocol.handle import Handle
@@ -69,13 +65,12 @@ def settle(
     return decided.with_amendment(amendment)
 
 
-def adopt(location: str, checkpoint: Checkpoint, sinks: Sequence[str] = ()) -> Identity:
-    """Give the ledger in a copied or moved checkpoint a new identity, for the place it is in now.
+def adopt(ledger: Ledger, checkpoint: Checkpoint, sinks: Sequence[str] = ()) -> Identity:
+    """Give the ledger of a copied or moved checkpoint, or of changed sinks, a new identity.
 
     Refused while anything is pending in it: those transactions bear the old name, and the
-    original may still finish them. The old ledger is kept beside the new one.
+    original may still finish them. Takes a term, so a driver that still runs the query stops.
     """
-    ledger = Ledger(LocalStore(f"{location.rstrip('/')}/{FOLDER}"))
     old = ledger.find()
     if old is None:
         raise ConfigurationError(f"there is no ledger at {ledger.location}: nothing to adopt")
@@ -85,12 +80,11 @@ def adopt(location: str, checkpoint: Checkpoint, sinks: Sequence[str] = ()) -> I
             f"epoch {pending[0].epoch} in the ledger at {ledger.location} is not finished; run the "
             f"query once more where it was ({old.owner.location}), then copy the checkpoint again"
         )
-    term = ledger.newest_term()
-    newest = ledger.tail(term).newest if term else None
-    folder = os.path.join(local_path(location), FOLDER)
-    os.rename(folder, f"{folder}-{old.identity}")
+    term = ledger.take(nonce())
     owner = Owner(ledger.location, checkpoint.query(), tuple(sinks) or old.owner.sinks)
-    identity = Identity(nonce(), owner, time.time(), newest.epoch if newest else old.floor)
-    ledger.create_identity(identity)
-    flush_folder(Path(folder).parent)
+    identity = Identity(nonce(), owner, term.taken_at, old.generation + 1)
+    try:
+        ledger.create_identity(identity)
+    except AlreadyExistsError:
+        raise FencedError("somebody else adopted the ledger in the meantime") from None
     return identity

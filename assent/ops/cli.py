@@ -129,8 +129,8 @@ def adopt(
     ] = None,
 ) -> None:
     """Give the ledger of a copied or moved checkpoint, or of changed sinks, a new identity."""
-    _, spark = open_checkpoint(checkpoint)
-    identity = settlement.adopt(checkpoint, spark, sink or ())
+    ledger, spark = open_checkpoint(checkpoint)
+    identity = settlement.adopt(ledger, spark, sink or ())
     print(f"adopted as {identity.identity}, for {' and '.join(identity.owner.sinks)}")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from assent.ledger.identity import Owner
 from assent.protocol.assignment import Assignment, Decided, Torn
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from assent.ledger.term import Term
 
 logger = logging.getLogger("assent")
-
-Result = TypeVar("Result")
 
 _RESTORED = (
     "An older state of the checkpoint was restored, or part of it was deleted, and going on would "
@@ -104,7 +103,12 @@ class Coordinator:
         self._reach(When.BEFORE, Step.RECOVER)
         identity = self.ledger.open(self._owner())
         term, tail = self._hold_term(identity)
-        self._refuse_older_checkpoint(identity, tail)
+        with self._holding(term.number):
+            return self._recover(identity, term, tail, started)
+
+    def _recover(self, identity: Identity, term: Term, tail: Tail, started: float) -> Assignment:
+        """Finish what is decided, sweep what is dead, and say what comes next."""
+        self._refuse_older_checkpoint(tail)
         self._restore(tail.newest.decision if tail.newest else None)
         key, torn, newest = RecordKey(tail.next_place, term.number), None, tail.newest
         for decided in tail.decided:
@@ -129,7 +133,7 @@ class Coordinator:
             identity.identity,
             key,
             term.author.run,
-            _completed_through(identity, tail, torn),
+            _completed_through(tail, torn),
             _describe(newest, torn),
             self.clock() - started,
         )
@@ -145,7 +149,8 @@ class Coordinator:
         if self._term is not None:
             mine = self._term
             self._term = None  # whoever is fenced starts anew if it is started again
-            tail = self._read_under(mine.number, lambda: self.ledger.tail(mine))
+            with self._holding(mine.number):
+                tail = self.ledger.tail(mine)
             if self.ledger.has_term(mine.number + 1) or (
                 tail.closed_by is not None and tail.closed_by.run != mine.author.run
             ):
@@ -154,13 +159,15 @@ class Coordinator:
                 self._term = mine
                 return mine, tail
         self._term = self.ledger.take(nonce())
-        return self._term, self.ledger.tail(self._term)
+        with self._holding(self._term.number):
+            return self._term, self.ledger.tail(self._term)
 
-    def _read_under(self, term: int, read: Callable[[], Result]) -> Result:
-        """Read as the holder of a term; what a newer run has pruned is no damage."""
+    @contextmanager
+    def _holding(self, term: int) -> Iterator[None]:
+        """What a run misses that has lost its term is no damage: the newer run moved on."""
         try:
-            return read()
-        except LedgerError as error:
+            yield
+        except (LedgerError, LossError) as error:
             if self.ledger.has_term(term + 1):
                 raise self._fenced(term) from error
             raise
@@ -172,18 +179,17 @@ class Coordinator:
             "since. Make sure that only one driver runs the query"
         )
 
-    def _refuse_older_checkpoint(self, identity: Identity, tail: Tail) -> None:
+    def _refuse_older_checkpoint(self, tail: Tail) -> None:
         """Epochs only grow, and an epoch's input never changes (rule 7)."""
         newest = self.checkpoint.newest_epoch()
-        decided = tail.newest.epoch if tail.newest else identity.floor
-        if newest is None or decided is None:
+        if newest is None or tail.newest is None:
             return
-        if newest < decided or (tail.newest is None and newest == decided):
+        if newest < tail.newest.epoch:
             raise ReplayError(
-                f"Spark is at epoch {newest}, but epoch {decided} is decided in the ledger at "
-                f"{self.ledger.location}. {_RESTORED}"
+                f"Spark is at epoch {newest}, but epoch {tail.newest.epoch} is decided in the "
+                f"ledger at {self.ledger.location}. {_RESTORED}"
             )
-        if newest == decided and tail.newest is not None:
+        if newest == tail.newest.epoch:
             self._refuse_other_input(tail.newest.decision)
 
     def _refuse_other_input(self, decision: Decision) -> str:
@@ -216,7 +222,8 @@ class Coordinator:
         """4. Decide, 5. commit, 6. complete. Returns only when every handle is committed."""
         ballot = Ballot.count(votes, epoch)
         assignment = ballot.assignment
-        decided = self._read_under(assignment.key.term, lambda: self._load(assignment.decided))
+        with self._holding(assignment.key.term):
+            decided = self._load(assignment.decided)
         self._restore(decided.decision if decided else None)
         if decided is not None and epoch == decided.epoch:
             self._refuse_other_input(decided.decision)
@@ -229,9 +236,7 @@ class Coordinator:
         decided_at = self.clock()
         next_key = RecordKey(assignment.key.place + 1, assignment.key.term)
         self._reach(When.BEFORE, Step.COMMIT, epoch)
-        decided, next_key, torn = self._finish(
-            decided, next_key, assignment.run, recovering=False
-        )
+        decided, next_key, torn = self._finish(decided, next_key, assignment.run, recovering=False)
         if torn is not None:
             raise TornEpochError(
                 f"the store gave up transactions of epoch {epoch} before they could be committed:\n"
@@ -435,10 +440,10 @@ class Coordinator:
         self.trace(Moment(when, step, epoch))
 
 
-def _completed_through(identity: Identity, tail: Tail, torn: Torn | None) -> int | None:
+def _completed_through(tail: Tail, torn: Torn | None) -> int | None:
     if torn is not None:
         return tail.completed_through
-    return tail.newest.epoch if tail.newest else identity.floor
+    return tail.newest.epoch if tail.newest else None
 
 
 def _describe(newest: DecidedEpoch | None, torn: Torn | None) -> Decided | None:

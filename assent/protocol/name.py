@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _PATTERN = re.compile(r"assent-([0-9a-z]{4,64})-(\d+)-(\d+)-(\d+)-([0-9a-f]{4,32})")
 
@@ -12,6 +12,9 @@ _PATTERN = re.compile(r"assent-([0-9a-z]{4,64})-(\d+)-(\d+)-(\d+)-([0-9a-f]{4,32
 @dataclass(frozen=True, order=True)
 class TransactionName:
     """Identity of the ledger, term, place, partition, and a nonce that no two attempts share.
+
+    `attempt` is Spark's number of the task's attempt. It is known while the task runs and no
+    part of the name: for stores that need few ids rather than new ones.
 
     >>> str(TransactionName("3f2a9c0d", term=2, place=17, partition=0, nonce="5be1"))
     'assent-3f2a9c0d-2-17-0-5be1'
@@ -22,6 +25,7 @@ class TransactionName:
     place: int
     partition: int
     nonce: str
+    attempt: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{prefix(self.identity)}{self.term}-{self.place}-{self.partition}-{self.nonce}"

@@ -65,13 +65,20 @@ class Participant:
         if not sinks:
             return Vote(epoch, self._assignment, Share(partition, attempt, "", ()), skipped=True)
         work = _Work(
-            self._sinks, sinks, self._assignment, epoch, partition, self._clock, self._trace
+            self._sinks,
+            sinks,
+            self._assignment,
+            epoch,
+            partition,
+            attempt,
+            self._clock,
+            self._trace,
         )
         try:
             for batch in batches:
                 if batch.num_rows:
                     work.write(batch, fingerprint=self._exactly_once)
-            share = work.pre_commit(attempt)
+            share = work.pre_commit()
         except BaseException:
             work.give_up()
             raise
@@ -93,6 +100,7 @@ class _Work:
         assignment: Assignment,
         epoch: int,
         partition: int,
+        attempt: int,
         clock: Callable[[], float],
         trace: Trace,
     ) -> None:
@@ -100,6 +108,7 @@ class _Work:
         self._assignment = assignment
         self._epoch = epoch
         self._partition = partition
+        self._attempt = attempt
         self._clock = clock
         self._trace = trace
         self._open: dict[int, Any] = {}
@@ -129,13 +138,18 @@ class _Work:
         key = self._assignment.key
         for position, sink in self._sinks.items():
             name = TransactionName(
-                self._assignment.identity, key.term, key.place, self._partition, nonce()
+                self._assignment.identity,
+                key.term,
+                key.place,
+                self._partition,
+                nonce(),
+                self._attempt,
             )
             self._open[position] = sink.begin(name, self._epoch)
         self.seconds["begin"] = self._clock() - self._started_at
         self._reach(When.AFTER, Step.BEGIN)
 
-    def pre_commit(self, attempt: int) -> Share:
+    def pre_commit(self) -> Share:
         started = self._clock()
         self._reach(When.BEFORE, Step.PRE_COMMIT)
         for position in list(self._open):
@@ -146,7 +160,8 @@ class _Work:
             )
         self.seconds["preCommit"] = self._clock() - started
         self._reach(When.AFTER, Step.PRE_COMMIT)
-        return Share(self._partition, attempt, str(self._fingerprint), tuple(self._prepared))
+        fingerprint = str(self._fingerprint)
+        return Share(self._partition, self._attempt, fingerprint, tuple(self._prepared))
 
     def give_up(self) -> None:
         """Close what is open. Best effort: whatever stays behind is swept, being in no decision."""

@@ -58,10 +58,9 @@ class AssentSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        values = read_options(options, (*OPTIONS, *self.sink_options), sink=self.name())
-        self._settings = Settings.from_options(values, sink=self.name())
-        self._sink = self.make_sink(values)
-        self._sink.guarantee = self._settings.guarantee
+        known = (*OPTIONS, *self.sink_options)
+        self._values = read_options(options, known, sink=self.name())
+        self._sink = self.make_sink(self._values)
 
     @classmethod
     def make_sink(cls, values: dict[str, Any]) -> Sink[Any]:
@@ -69,8 +68,10 @@ class AssentSource(DataSource):
         raise NotImplementedError
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> EpochWriter:
+        settings = Settings.from_options(self._values, sink=self.name())
+        self._sink.guarantee = settings.guarantee
         _check_once(self.name(), self._sink, schema, overwrite, repr(sorted(self.options.items())))
-        return EpochWriter(self._settings, self._sink, dict(self.options))
+        return EpochWriter(settings, self._sink, dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise ConfigurationError(

@@ -112,6 +112,7 @@ class DriverProcess:
     def close(self) -> None:
         """Kill what is left, and remove the run's temporary files. The output stays."""
         self.kill_all()
+        self._root.wait(KILL_SECONDS)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     # Looking.
