@@ -35,6 +35,8 @@ from assent.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from assent.sinks.kafka import KafkaSink
+
 __all__ = [
     "AssentError",
     "ConfigurationError",
@@ -46,6 +48,7 @@ __all__ = [
     "Handle",
     "IdentityError",
     "InDoubtError",
+    "KafkaSink",
     "LedgerError",
     "LossError",
     "Pending",
@@ -63,8 +66,19 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Make the formats `assent-…` known to a session that did not find them by itself."""
     from assent.spark.files import FilesSource
+    from assent.spark.kafka import KafkaSource
 
     spark.dataSource.register(FilesSource)
+    spark.dataSource.register(KafkaSource)
+
+
+def __getattr__(name: str) -> object:
+    # Sinks of extras are loaded when they are asked for.
+    if name == "KafkaSink":
+        from assent.sinks.kafka import KafkaSink
+
+        return KafkaSink
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _register_active() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
@@ -234,11 +235,14 @@ class Ledger:
 
         Works in bursts, so that most epochs delete nothing.
         """
-        keys = self.record_keys()
+        bound = tail.next_place - retained
+        names = self._names()
+        if bisect_left(names, (f"{max(bound, 0):012d}", "")) <= retained // 4:
+            return
+        keys = [RecordKey(int(place), int(term)) for place, term in names]
         voids = {term: place for place, term in ((key.place, key.term) for key in keys)}
         voids.pop(tail.term, None)
         spared = set(tail.keys()) | {RecordKey(place, term) for term, place in voids.items()}
-        bound = tail.next_place - retained
         old = [key for key in keys if key.place < bound and key not in spared]
         if len(old) <= retained // 4:
             return

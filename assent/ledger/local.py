@@ -64,10 +64,11 @@ class LocalStore:
 
     def recover(self) -> None:
         with _reporting("write", self._root):
-            for leftover in self._root.glob(f"**/.*{_LEFTOVER}"):
-                leftover.unlink(missing_ok=True)
-            for folder in self._root.glob("**/"):
-                flush_folder(folder)
+            for folder, _, files in os.walk(self._root):
+                for name in files:
+                    if name.startswith(".") and name.endswith(_LEFTOVER):
+                        Path(folder, name).unlink(missing_ok=True)
+                flush_folder(Path(folder))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from assent.sinks.kafka_connection import Address, Connection, ConnectionLost, C
 from assent.sinks.kafka_security import KafkaSecurity
 
 _METADATA_VERSION = 9  # flexible, told by all that are new enough, and topics still have names
+_TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 _WRITE = 4
 _UNKNOWN_TOPIC = 3
@@ -114,7 +115,7 @@ class Brokers:
             def make(connection: Connection) -> Any:
                 nonlocal version
                 version = connection.features.get("transaction.version", 0)
-                return _configuration_request(connection, node, settings)
+                return _configuration_request(connection, _BROKER_RESOURCE, str(node), settings)
 
             node, address = sorted(known.items())[0]
             described = self.ask(address, make, deadline)
@@ -123,14 +124,7 @@ class Brokers:
                 f"the Kafka cluster at {self!r} (kafka.bootstrap.servers) cannot be reached: "
                 f"{error}"
             ) from None
-        found = {
-            entry.name: entry.value
-            for resource in described.results
-            if not resource.error_code
-            for entry in resource.configs
-            if entry.name in settings and entry.value is not None
-        }
-        return Cluster(cluster_id, known, version, found)
+        return Cluster(cluster_id, known, version, _found(described, settings))
 
     def topic(self, name: str, timeout: float = 30.0) -> Topic | None:
         """The topic, or None if there is none. ConfigurationError if this user may not see it."""
@@ -149,6 +143,21 @@ class Brokers:
         allowed = topic.authorized_operations
         may_write = None if allowed is None else _WRITE in allowed
         return Topic(name, len(topic.partitions), may_write)
+
+    def topic_settings(
+        self, topic: str, settings: Collection[str], timeout: float = 30.0
+    ) -> dict[str, str]:
+        """Settings of a topic such as max.message.bytes; without those that are not told."""
+
+        def make(connection: Connection) -> Any:
+            return _configuration_request(connection, _TOPIC_RESOURCE, topic, settings)
+
+        try:
+            return _found(self.ask_any(make, time.monotonic() + timeout), settings)
+        except ConnectionLost as error:
+            raise RetriableError(
+                f"the settings of topic {topic!r} could not be asked for: {error}"
+            ) from None
 
     def _learn(self, deadline: float) -> tuple[str, dict[int, Address]]:
         answer = self._metadata([], deadline)
@@ -171,14 +180,26 @@ class Brokers:
         return self.ask_any(make, deadline)
 
 
-def _configuration_request(connection: Connection, node: int, names: Collection[str]) -> Any:
+def _configuration_request(
+    connection: Connection, kind: int, name: str, settings: Collection[str]
+) -> Any:
     resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_BROKER_RESOURCE,
-        resource_name=str(node),
-        configuration_keys=list(names),
+        resource_type=kind,
+        resource_name=name,
+        configuration_keys=list(settings),
     )
     version = connection.version(DescribeConfigsRequest)
     return DescribeConfigsRequest(version=version, resources=[resource])
+
+
+def _found(described: Any, settings: Collection[str]) -> dict[str, str]:
+    return {
+        entry.name: entry.value
+        for resource in described.results
+        if not resource.error_code
+        for entry in resource.configs
+        if entry.name in settings and entry.value is not None
+    }
 
 
 def _milliseconds(settings: Mapping[str, str], name: str, default: float) -> float:

@@ -199,6 +199,20 @@ class TaskProducer:
             )
         return identity
 
+    def give_up(self, timeout: float) -> ProducerIdentity | None:
+        """Close, and give the identity of the transaction that should be aborted, if known.
+
+        What is under way is waited for, as long as that: a row that arrives after the abort
+        would hold readers back.
+        """
+        if self._client is None:
+            return None
+        try:
+            self._client.flush(timeout)
+            return self._client.reports.identity
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Free everything here; at the broker an open transaction stays open."""
         if self._client is not None:
