@@ -1,7 +1,7 @@
-"""A sink of one's own: rows into SQLite, exactly once.
+"""A sink of one's own in forty lines: rows as JSON lines, a file for each task and epoch.
 
-SQLite has no prepared transactions. The sink makes its own: rows are staged under the name of
-their transaction, and committing moves them, and says so, in one SQLite transaction::
+The store is a folder. A transaction is a file in `open`, and committing it is renaming it into
+`done`, which is one act. Run it with::
 
     python examples/custom_sink.py --folder views
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -22,94 +22,59 @@ import assent
 from assent import Handle, Pending, TransactionName, Verdict
 from assent.testing.pageviews import PageViews
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS transactions (name TEXT PRIMARY KEY, state TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS staged (name TEXT NOT NULL, row TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS staged_by_name ON staged (name);
-CREATE TABLE IF NOT EXISTS visible (row TEXT NOT NULL);
-"""
-# A task that is late, whose transaction was swept as dead, stages nothing.
-STAGE = "INSERT INTO staged SELECT name, ? FROM transactions WHERE name = ? AND state = 'open'"
-# A settled transaction stays listed, as a witness: its verdict is known for ever.
-SETTLE = "UPDATE transactions SET state = ? WHERE name = ? AND state = 'open'"
-SHOW = "INSERT INTO visible SELECT row FROM staged WHERE name = ?"
-STATE = "SELECT state FROM transactions WHERE name = ?"
-OPEN = "SELECT name FROM transactions WHERE state = 'open'"
 
+class LinesSink(assent.Sink[IO[str]]):
+    """Each row as a line of JSON in the files of the folder `done`."""
 
-class SqliteSink(assent.Sink[str]):
-    """Writes every row, as JSON, into the table `visible`."""
+    kind = "lines"
 
-    kind = "sqlite"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+    def __init__(self, folder: Path) -> None:
+        self.open, self.done = folder.absolute() / "open", folder.absolute() / "done"
 
     @property
     def target(self) -> str:
-        return str(self.path)
+        return str(self.done)
 
     def check(self, schema: pa.Schema, overwrite: bool = False) -> None:
-        with closing(sqlite3.connect(self.path, timeout=60)) as connection:
-            connection.executescript(TABLES)
+        self.open.mkdir(parents=True, exist_ok=True)
+        self.done.mkdir(exist_ok=True)
 
-    def begin(self, name: TransactionName, epoch: int) -> str:
-        with self._database() as database:
-            database.execute("INSERT INTO transactions VALUES (?, 'open')", [str(name)])
-        return str(name)
+    def begin(self, name: TransactionName, epoch: int) -> IO[str]:
+        return (self.open / str(name)).open("x")
 
-    def write(self, transaction: str, batch: pa.RecordBatch) -> None:
-        rows = [(json.dumps(row, default=str), transaction) for row in batch.to_pylist()]
-        with self._database() as database:
-            database.executemany(STAGE, rows)
+    def write(self, transaction: IO[str], batch: pa.RecordBatch) -> None:
+        transaction.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
 
-    def pre_commit(self, transaction: str) -> Handle:
-        return Handle(self.kind, transaction)  # every write is durable already
+    def pre_commit(self, transaction: IO[str]) -> Handle:
+        with transaction:
+            transaction.flush()
+            os.fsync(transaction.fileno())
+        return Handle(self.kind, Path(transaction.name).name)
 
     def commit(self, handle: Handle) -> None:
-        self._settle(handle, "committed")
         if self.verdict(handle) is not Verdict.COMMITTED:
-            raise RuntimeError(f"{handle} in {self.path} was not open and is not committed")
+            os.rename(self.open / handle.name, self.done / handle.name)
 
     def abort(self, handle: Handle) -> None:
-        self._settle(handle, "aborted")
+        (self.open / handle.name).unlink(missing_ok=True)
 
     def verdict(self, handle: Handle) -> Verdict:
-        with self._database() as database:
-            [state] = database.execute(STATE, [handle.name]).fetchone() or ["unknown"]
-        return Verdict.PENDING if state == "open" else Verdict(state)
+        if (self.open / handle.name).exists():  # first: a file only ever moves from here to there
+            return Verdict.PENDING
+        return Verdict.COMMITTED if (self.done / handle.name).exists() else Verdict.ABORTED
 
     def pending(self, identity: str) -> Iterable[Pending]:
-        with self._database() as database:
-            names = [TransactionName.parse(name) for (name,) in database.execute(OPEN)]
-        mine = [name for name in names if name.identity == identity]
-        return [Pending.named(Handle(self.kind, str(name)), name) for name in mine]
-
-    def _settle(self, handle: Handle, state: str) -> None:
-        """Settle an open transaction; leave a settled one as it is."""
-        with self._database() as database:
-            if database.execute(SETTLE, [state, handle.name]).rowcount:
-                if state == "committed":
-                    database.execute(SHOW, [handle.name])
-                database.execute("DELETE FROM staged WHERE name = ?", [handle.name])
-
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        """One SQLite transaction. It takes the write lock at once, so what it reads stays true."""
-        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            with connection:
-                yield connection
+        for path in self.open.glob(f"assent-{identity}-*"):
+            yield Pending.named(Handle(self.kind, path.name), TransactionName.parse(path.name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page views of the scripted topic into SQLite."""
-    parser = argparse.ArgumentParser(description="Page views into SQLite, exactly once.")
-    parser.add_argument("--folder", type=Path, required=True, help="database and checkpoint")
+    """Write the page views of the scripted topic into files of lines."""
+    parser = argparse.ArgumentParser(description="Page views as JSON lines, exactly once.")
+    parser.add_argument("--folder", type=Path, required=True, help="output and checkpoint")
     parser.add_argument("--master", default="local[2]")
     options = parser.parse_args(arguments)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    database = options.folder / "views.db"
+    sink = LinesSink(options.folder / "views")
     session = (
         SparkSession.builder.master(options.master)
         .appName("custom-sink")
@@ -122,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         query = (
             session.readStream.format("assent-pageviews")
             .load()
-            .writeStream.foreachBatch(assent.Epochs(SqliteSink(database)))
+            .writeStream.foreachBatch(assent.Epochs(sink))
             .option("checkpointLocation", str(options.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -130,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         query.awaitTermination()
     finally:
         session.stop()
-    with closing(sqlite3.connect(database)) as connection:
-        [(rows,)] = connection.execute("SELECT count(*) FROM visible")
+    rows = sum(len(path.read_text().splitlines()) for path in sink.done.iterdir())
     print(f"{rows} page views")
     return 0
 

@@ -43,12 +43,25 @@ def test_page_views_per_app(tmp_path: Path) -> None:
         assert "20,005" in driver.tail() or "20005" in driver.tail()
 
 
-@pytest.mark.faults
 def test_a_sink_of_ones_own_killed_between_two_commits(tmp_path: Path) -> None:
     with example("custom_sink.py", tmp_path, crash="during-commit@1") as driver:
         driver.await_marker(SECONDS)
         driver.kill_all()
+    done, open_ = (tmp_path / "example" / "views" / name for name in ("done", "open"))
+    assert (len(list(done.iterdir())), len(list(open_.iterdir()))) == (3, 1)
     with example("custom_sink.py", tmp_path) as driver:
+        driver.await_exit(SECONDS)
+    lines = [line for path in done.iterdir() for line in path.read_text().splitlines()]
+    assert (len(lines), len(set(lines))) == (sum(DEFAULT_BOUNDARIES[-1]),) * 2
+    assert list(open_.iterdir()) == []
+
+
+@pytest.mark.faults
+def test_sqlite_killed_between_two_commits(tmp_path: Path) -> None:
+    with example("sqlite_sink.py", tmp_path, crash="during-commit@1") as driver:
+        driver.await_marker(SECONDS)
+        driver.kill_all()
+    with example("sqlite_sink.py", tmp_path) as driver:
         driver.await_exit(SECONDS)
     with closing(sqlite3.connect(tmp_path / "example" / "views.db")) as database:
         [(rows, distinct)] = database.execute("SELECT count(*), count(DISTINCT row) FROM visible")
