@@ -1,0 +1,42 @@
+"""The real protocol against an adversary: see tests/machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.machine.machine import ProtocolMachine
+
+COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    stateful_step_count=30,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Tens of thousands of expected warnings say nothing."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_rules_hold_in_every_history() -> None:
+    """The same histories at each run, so that a failure is one of the change at hand."""
+    run_state_machine_as_test(
+        ProtocolMachine, settings=settings(COMMON, max_examples=600, derandomize=True)
+    )
+
+
+@pytest.mark.faults
+def test_rules_hold_in_many_more_histories() -> None:
+    """Other histories at each run; a failure prints how to repeat it."""
+    run_state_machine_as_test(
+        ProtocolMachine, settings=settings(COMMON, max_examples=3000, stateful_step_count=50)
+    )

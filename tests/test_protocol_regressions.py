@@ -1,0 +1,101 @@
+"""Histories that once went wrong, as the state machine found them, cut down to what matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from assent.protocol.errors import FencedError
+from assent.protocol.handle import Handle
+from assent.protocol.policy import Policy
+from assent.protocol.verdict import Verdict
+from assent.testing.memory import MemoryStore
+from tests.query import Killed, Query, handles
+
+ROWS = [[1, 2], [3]]
+
+
+def run_on(query: Query, epochs: range) -> None:
+    """Another driver takes over and runs these epochs."""
+    driver = query.start()
+    for epoch in epochs:
+        query.run(driver, epoch, [[epoch * 10 + row for row in part] for part in ROWS])
+
+
+def test_a_commit_that_arrives_twice_aborts_nothing_that_it_decided() -> None:
+    query = Query()
+    votes = query.write(query.plan(query.start(), 0), 0, ROWS)
+
+    def die(handle: Handle) -> None:
+        raise Killed
+
+    query.sink.before_commit = die
+    with pytest.raises(Killed):
+        query.start().commit(votes, 0)
+    query.sink.before_commit = lambda handle: None
+    with pytest.raises(FencedError):
+        query.start().commit(votes, 0)
+    assert [query.state(handle) for handle in handles(votes)] == [Verdict.PENDING] * 2
+
+    query.run(query.start(), 0, ROWS)
+    assert query.rows() == [1, 2, 3]
+    assert not query.open()
+
+
+def test_a_driver_that_stood_idle_while_another_pruned_is_fenced() -> None:
+    query = Query(policy=Policy(retained_epochs=2))
+    run_on(query, range(1))
+    idle = query.start()
+    query.run(idle, 1, ROWS)
+    run_on(query, range(2, 8))
+    with pytest.raises(FencedError):
+        query.plan(idle, 8)
+
+
+def test_votes_from_before_another_pruned_are_fenced() -> None:
+    query = Query(policy=Policy(retained_epochs=2))
+    run_on(query, range(1))
+    votes = query.write(query.plan(query.start(), 1), 1, ROWS)
+    run_on(query, range(1, 8))
+    with pytest.raises(FencedError):
+        query.start().commit(votes, 1)
+
+
+def test_a_planner_that_sleeps_while_another_rewrites_a_torn_epoch_sees_no_loss() -> None:
+    query = Query()
+    votes = query.write(query.plan(query.start(), 0), 0, ROWS)
+
+    def die(handle: Handle) -> None:
+        raise Killed
+
+    query.sink.before_commit = die
+    with pytest.raises(Killed):
+        query.start().commit(votes, 0)
+    query.server.expire([handles(votes)[0].name])
+
+    def sleep(handle: Handle) -> None:
+        query.sink.before_commit = lambda handle: None
+        driver = query.start()
+        query.run(driver, 0, ROWS)
+        query.run(driver, 1, [[4], [5]])
+
+    query.sink.before_commit = sleep
+    with pytest.raises(FencedError):
+        query.start().plan()
+    assert query.rows() == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_takes_its_term_while_another_prunes_goes_on() -> None:
+    store = MemoryStore()
+    query = Query(store=store, policy=Policy(retained_epochs=2))
+    run_on(query, range(1))
+    run_on(query, range(1, 2))
+
+    def sleep(operation: str) -> None:
+        if operation.startswith("create records/") and operation.endswith("answered"):
+            store.interfere = lambda operation: None
+            run_on(query, range(2, 8))
+
+    store.interfere = sleep
+    late = query.start()
+    query.run(late, 8, ROWS)
+    assert [decision.epoch for decision in query.decisions()][-1] == 8
