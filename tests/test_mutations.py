@@ -146,8 +146,27 @@ def prunes_nothing(patch: Patch) -> None:
     patch.setattr(Ledger, "prune", lambda self, tail, retained: None)
 
 
-def compares_no_fingerprints(patch: Patch) -> None:
+def accepts_any_replay(patch: Patch) -> None:
     patch.setattr(Ballot, "refuse_other_replay", lambda self, decided: None)
+
+
+def compares_no_fingerprints(patch: Patch) -> None:
+    class Anything(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    fingerprints = DecidedEpoch.fingerprints
+
+    def mutated(self: DecidedEpoch) -> dict[int, str]:
+        return {partition: Anything() for partition in fingerprints(self)}
+
+    patch.setattr(DecidedEpoch, "fingerprints", mutated)
 
 
 def rewrites_what_is_committed(patch: Patch) -> None:
@@ -227,6 +246,7 @@ MUTATIONS: dict[Callable[[Patch], None], str] = {
     prunes_voids: "was void, and is decided now",
     prunes_what_is_needed: "LedgerError",
     prunes_nothing: "records are kept",
+    accepts_any_replay: "no ReplayError|" + WRONG_ROWS,
     compares_no_fingerprints: WRONG_ROWS,
     rewrites_what_is_committed: WRONG_ROWS,
     calls_the_coming_epoch_complete: "complete, which it is not",

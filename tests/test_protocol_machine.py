@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 def test_rules_hold_in_every_history() -> None:
     """The same histories at each run, so that a failure is one of the change at hand."""
     run_state_machine_as_test(
-        ProtocolMachine, settings=settings(COMMON, max_examples=600, derandomize=True)
+        ProtocolMachine, settings=settings(COMMON, max_examples=400, derandomize=True)
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -32,8 +34,8 @@ def start_session(master: str, name: str = "assent") -> SparkSession:
         .config("spark.executor.extraJavaOptions", _JAVA_OPTIONS)
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["SPARK_HOME"] = str(_home())
     if master.startswith("local-cluster"):
-        os.environ["SPARK_HOME"] = str(_writable_home())
         for variable in _variables_of_executors():
             builder = builder.config(f"spark.executorEnv.{variable}", os.environ[variable])
     session = builder.getOrCreate()
@@ -41,15 +43,18 @@ def start_session(master: str, name: str = "assent") -> SparkSession:
     return session
 
 
-def _writable_home() -> Path:
-    """Spark's home, but one that executors may write into.
+def _home() -> Path:
+    """Spark's home as a folder of links, for two reasons.
 
-    They keep their `work` folder in it, which must not lie within an installed package. The copy
-    is made of links, in the folder for temporary files.
+    Executors keep their `work` folder in it, which must not lie within an installed package. And
+    without its folder `python` Spark's Python processes, of which a query starts many, import
+    the installed pyspark; otherwise each would compile it anew from an archive of sources.
     """
     home = Path(tempfile.mkdtemp(prefix="spark-home-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     for entry in Path(pyspark.__file__).parent.iterdir():
-        (home / entry.name).symlink_to(entry)
+        if entry.name != "python":
+            (home / entry.name).symlink_to(entry)
     return home
 
 
