@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import kafka
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka import KafkaConsumer
 
 _READ_SECONDS = 30.0
 
@@ -141,6 +144,44 @@ def visible(settings: Mapping[str, str], topic: str, partitions: int = 1) -> lis
     finally:
         consumer.close()
     return sorted(rows)
+
+
+def committed(bootstrap_servers: str, topic: str) -> list[str]:
+    """As `visible`, but read by kafka-python, which no row is written with."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=10,
+    )
+    rows: list[str] = []
+    deadline = time.monotonic() + _READ_SECONDS
+    try:
+        places = [
+            kafka.TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)
+        ]
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        # For such a reader a topic ends before the first open transaction.
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            assert time.monotonic() < deadline, f"read only {rows} of {topic}"
+            for records in consumer.poll(timeout_ms=200).values():
+                rows += [record.value.decode() for record in records]
+    finally:
+        consumer.close()
+    return sorted(rows)
+
+
+def await_committed(bootstrap_servers: str, topic: str, rows: Iterable[str]) -> None:
+    """Wait until that reader sees exactly these: the markers of a commit follow it."""
+    expected = sorted(rows)
+    deadline = time.monotonic() + _READ_SECONDS
+    while (found := committed(bootstrap_servers, topic)) != expected:
+        assert time.monotonic() < deadline, f"readers see {found}, not {expected}"
+        # Late is all that a commit may be.
+        assert not Counter(found) - Counter(expected), f"readers see {found}, not {expected}"
 
 
 def await_visible(settings: Mapping[str, str], topic: str, *rows: str) -> None:

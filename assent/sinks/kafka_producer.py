@@ -124,11 +124,11 @@ class TaskProducer:
     ) -> None:
         self.close()
 
-    def begin(self) -> None:
+    def begin(self, timeout: float | None = None) -> None:
         """Open the transaction; nothing to do under the other guarantees."""
         if self._guarantee is Guarantee.EXACTLY_ONCE:
             try:
-                self._open.begin(self._timeout)
+                self._open.begin(self._timeout if timeout is None else timeout)
             except ClientError as error:
                 last = self._open.reports.last_error
                 hint = f"; the last that was heard: {last}" if last else ""

@@ -21,6 +21,10 @@ _QUEUE_KBYTES = 65_536
 # Each takes some 300 bytes beside its data.
 _QUEUE_MESSAGES = 200_000
 
+TIMEOUT_SETTING = "transaction.timeout.ms"
+DEFAULT_TIMEOUT = 900.0
+"""Of transactions: as long as brokers allow unless they are told otherwise."""
+
 _NOTHING = "librdkafka has nothing like it: remove the option"
 _PEM = "librdkafka reads PEM files and PKCS#12 keystores, no Java keystores: "
 
@@ -152,6 +156,27 @@ def producer_settings(
     if guarantee is not Guarantee.NONE:
         settings["enable.idempotence"] = "true"
     return settings
+
+
+def take_timeout(settings: dict[str, str], option: float | None) -> float:
+    """The transaction timeout in seconds, by the option or the setting, which is taken out.
+
+    Users of Spark's own sink know it as `kafka.transaction.timeout.ms`.
+    """
+    setting = settings.pop(TIMEOUT_SETTING, None)
+    if setting is None:
+        return DEFAULT_TIMEOUT if option is None else option
+    if not (setting.isascii() and setting.isdigit() and int(setting)):
+        raise ConfigurationError(
+            f"option kafka.{TIMEOUT_SETTING} is {setting!r}; expected a number of milliseconds"
+        )
+    seconds = int(setting) / 1000
+    if option is not None and option != seconds:
+        raise ConfigurationError(
+            f"option transactionTimeout is {option:g} s, and kafka.{TIMEOUT_SETTING} is "
+            f"{seconds:g} s; leave one of them out"
+        )
+    return seconds
 
 
 def _refuse_broken(name: str, value: str, guarantee: Guarantee) -> None:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import assent
 from assent.protocol.guarantee import Guarantee
+from assent.protocol.sink import Sink
+from assent.sinks.option import read_options
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries
 from assent.testing.pageviews import PageViews
 from assent.testing.session import start_session
 
 FRONT_ENDS = ("datasource", "foreachbatch")
+SINKS = ("files", "kafka")
+VALUE_COLUMNS = ("partition", "offset", "app", "page")
+"""Of a page view, what becomes the value of a record."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     job = _parser().parse_args(arguments)
     if job.second_output is not None and job.front_end != "foreachbatch":
         _parser().error("--second-output needs --front-end foreachbatch")
+    if job.sink == "files" and job.output is None:
+        _parser().error("--sink files needs --output")
+    if job.sink == "kafka" and not (job.bootstrap and job.topic):
+        _parser().error("--sink kafka needs --bootstrap and --topic")
     session = start_session(job.master, "page-views")
     try:
         query = (
@@ -50,21 +60,42 @@ def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
         .load()
     )
     if job.front_end == "datasource":
-        return (
-            views.writeStream.format(f"assent-{job.sink}")
-            .option("path", str(job.output))
-            .option("deliveryGuarantee", job.guarantee)
-        )
+        writer = views.writeStream.format(f"assent-{job.sink}")
+        return writer.options(**_options(job)).option("deliveryGuarantee", job.guarantee)
+    return views.writeStream.foreachBatch(
+        assent.Epochs(*_sinks(job), deliveryGuarantee=job.guarantee)
+    )
+
+
+def _options(job: argparse.Namespace) -> dict[str, str]:
+    if job.sink == "files":
+        return {"path": str(job.output)}
+    return {
+        "kafka.bootstrap.servers": job.bootstrap,
+        "topic": job.topic,
+        "valueFormat": "json",
+        "keyColumns": "user",
+        "valueColumns": ",".join(VALUE_COLUMNS),
+        "transactionTimeout": job.transaction_timeout,
+    }
+
+
+def _sinks(job: argparse.Namespace) -> list[Sink[Any]]:
+    if job.sink == "kafka":
+        values = read_options(_options(job), assent.KafkaSink.OPTIONS, sink="assent-kafka")
+        return [assent.KafkaSink.from_options(values)]
     outputs = [job.output] if job.second_output is None else [job.output, job.second_output]
-    sinks = [assent.FilesSink(str(output), file_format="parquet") for output in outputs]
-    return views.writeStream.foreachBatch(assent.Epochs(*sinks, deliveryGuarantee=job.guarantee))
+    return [assent.FilesSink(str(output), file_format="parquet") for output in outputs]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m assent.testing.job", description=__doc__)
     parser.add_argument("--front-end", choices=FRONT_ENDS, required=True)
-    parser.add_argument("--sink", choices=["files"], default="files")
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--sink", choices=SINKS, default="files")
+    parser.add_argument("--output", type=Path, help="files: the folder")
+    parser.add_argument("--bootstrap", help="kafka: host:port of the brokers")
+    parser.add_argument("--topic", help="kafka: the topic, with as many partitions as the source")
+    parser.add_argument("--transaction-timeout", default="5m", help="kafka: option of that name")
     parser.add_argument("--second-output", type=Path, help="a second files sink, same epochs")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument(
