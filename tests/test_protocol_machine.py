@@ -38,5 +38,5 @@ def test_rules_hold_in_every_history() -> None:
 def test_rules_hold_in_many_more_histories() -> None:
     """Other histories at each run; a failure prints how to repeat it."""
     run_state_machine_as_test(
-        ProtocolMachine, settings=settings(COMMON, max_examples=3000, stateful_step_count=50)
+        ProtocolMachine, settings=settings(COMMON, max_examples=1500, stateful_step_count=50)
     )
