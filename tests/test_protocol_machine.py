@@ -35,8 +35,7 @@ def test_rules_hold_in_every_history() -> None:
 
 
 @pytest.mark.faults
-def test_rules_hold_in_many_more_histories() -> None:
-    """Other histories at each run; a failure prints how to repeat it."""
-    run_state_machine_as_test(
-        ProtocolMachine, settings=settings(COMMON, max_examples=1500, stateful_step_count=50)
-    )
+def test_rules_hold_in_more_and_longer_histories() -> None:
+    """Other histories come with `--hypothesis-seed=…` once `derandomize` is taken out."""
+    longer = settings(COMMON, max_examples=1500, stateful_step_count=50, derandomize=True)
+    run_state_machine_as_test(ProtocolMachine, settings=longer)
