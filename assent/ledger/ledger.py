@@ -278,7 +278,8 @@ class Ledger:
             self._store.delete(_term_name(number))
 
     def _places(self, term: int) -> list[int]:
-        return [int(place) for place, of in self._names() if int(of) == term]
+        wanted = f"{term:08d}"
+        return [int(place) for place, of in self._names() if of == wanted]
 
     def _terms(self) -> list[int]:
         return self._numbers("terms")
