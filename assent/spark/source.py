@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -47,25 +47,35 @@ class PlanningError(pickle.PicklingError):
     """
 
 
+class OptionSink(Protocol):
+    """A class of sinks that are made of options."""
+
+    kind: ClassVar[str]
+    OPTIONS: ClassVar[tuple[Option, ...]]
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Sink[Any]:
+        """The sink for what `read_options` made of `OPTIONS`."""
+
+
 class AssentSource(DataSource):
-    """A sink as a format of `writeStream`. Subclasses name the sink.
+    """A sink as a format of `writeStream`, by the name `assent-<kind>`. Subclasses say which.
 
     Made on the driver before the first epoch: a wrong option ends the query before a row is
     written.
     """
 
-    sink_options: ClassVar[tuple[Option, ...]]
+    sink_class: ClassVar[type[OptionSink]]
+
+    @classmethod
+    def name(cls) -> str:
+        return f"assent-{cls.sink_class.kind}"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        known = (*OPTIONS, *self.sink_options)
+        known = (*OPTIONS, *self.sink_class.OPTIONS)
         self._values = read_options(options, known, sink=self.name())
-        self._sink = self.make_sink(self._values)
-
-    @classmethod
-    def make_sink(cls, values: dict[str, Any]) -> Sink[Any]:
-        """The sink for the values that `read_options` gave."""
-        raise NotImplementedError
+        self._sink = self.sink_class.from_options(self._values)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> EpochWriter:
         settings = Settings.from_options(self._values, sink=self.name())
