@@ -73,7 +73,7 @@ class Aged:
         part = -(-self.epochs // (self.restarts + 1))
         epoch = 0
         while epoch < self.epochs:
-            term = ledger.take(f"run {epoch}")
+            term = ledger.take(f"run {epoch}").term
             for place in range(term.first_place, term.first_place + part):
                 ledger.write(
                     Decision(

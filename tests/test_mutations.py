@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from assent.ledger.ledger import Ledger
+from assent.ledger.listing import Listing
 from assent.ledger.store import AlreadyExistsError
 from assent.ledger.tail import Tail
 from assent.ledger.term import Term
@@ -92,9 +93,10 @@ def never_sweeps(patch: Patch) -> None:
 
 
 def takes_without_closing(patch: Patch) -> None:
-    def mutated(self: Ledger, term: Term, run: str) -> int:
-        places = self._places(term.number)
-        return places[-1] + 1 if places else term.first_place
+    def mutated(self: Ledger, term: Term, run: str) -> tuple[int, Listing]:
+        listing = self._list()
+        places = listing.places(term.number)
+        return (places[-1] + 1 if places else term.first_place), listing
 
     patch.setattr(Ledger, "_close", mutated)
 

@@ -339,7 +339,8 @@ def test_rule_9_cost_per_epoch_does_not_grow_with_the_age_of_the_query() -> None
     created = [operation for operation in operations if operation.startswith("create")]
     assert len(created) == 2  # one durable write per epoch: begun, and answered
     read = [operation for operation in operations if operation.startswith("read records")]
-    assert len(read) <= 2  # the newest decision, for planning and for committing: none rescanned
+    # What was decided since the last plan, that nothing follows it, and once more to commit.
+    assert len(read) <= 3
 
 
 @pytest.mark.parametrize(
@@ -637,7 +638,7 @@ def test_lost_answers_to_a_term_are_found_by_reading_it_back(query: Query) -> No
             if name.startswith("terms"):
                 raise AlreadyExistsError(name)
 
-    term = Ledger(Forgetful(), query.clock).take("run")
+    term = Ledger(Forgetful(), query.clock).take("run").term
     assert term.number == 0
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
 
 from assent.ledger.identity import Identity, Owner
+from assent.ledger.listing import Listing, record_name
 from assent.ledger.store import AlreadyExistsError, MissingError, RecordStore
-from assent.ledger.tail import Tail
+from assent.ledger.tail import Tail, is_covered
 from assent.ledger.term import Term
 from assent.protocol.errors import IdentityError, LedgerError
 from assent.protocol.json_value import MALFORMED, dump, load_object
@@ -19,7 +19,6 @@ from assent.protocol.name import nonce
 from assent.protocol.record import (
     Amendment,
     Author,
-    DecidedEpoch,
     Decision,
     Record,
     RecordKey,
@@ -30,7 +29,6 @@ from assent.protocol.record import (
 FOLDER = "_assent"
 """The ledger's folder below the checkpoint location, where Spark ignores it."""
 
-_RECORD = re.compile(r"(\d{12})-(\d{8})\.json")
 _NUMBER = re.compile(r"(\d{8})\.json")
 
 TERMS_KEPT = 100
@@ -84,31 +82,38 @@ class Ledger:
 
     # Terms
 
-    def take(self, run: str) -> Term:
-        """Close the newest term, if there is one, and take the next: close, then take."""
+    def take(self, run: str) -> Tail:
+        """Close the newest term, if there is one, and take the next: close, then take.
+
+        Returns what the holder of the new term has to know, as `tail` would.
+        """
         self._store.recover()
         while True:
             newest = self.newest_term()
             try:
-                term = self._next_term(newest, run)
+                tail = self._next_tail(newest, run)
             except LedgerError:
                 if newest is not None and self.has_term(newest.number + 1):
                     continue  # another run took over in between, and pruned what was being read
                 raise
+            term = tail.term
             try:
                 self._store.create(_term_name(term.number), dump(term.to_json()).encode())
             except AlreadyExistsError:
                 if self.read_term(term.number).author != term.author:
                     continue  # another run took it in between, so that one has to be closed too
             self._prune_terms(term)
-            return term
+            return tail
 
-    def _next_term(self, newest: Term | None, run: str) -> Term:
+    def _next_tail(self, newest: Term | None, run: str) -> Tail:
+        """The tail under the next term, which has no records of its own yet."""
         author, now = Author(run, nonce()), self._clock()
         if newest is None:
-            return Term(0, author, now, first_place=0)
-        place = self._close(newest, run)
-        return Term(newest.number + 1, author, now, place, self.tail(newest).keys())
+            return Tail(Term(0, author, now, first_place=0), 0, None, ())
+        place, listing = self._close(newest, run)
+        closed = self._read_tail(newest, listing)
+        term = Term(newest.number + 1, author, now, place, closed.keys())
+        return Tail(term, place, None, closed.decided)
 
     def newest_term(self) -> Term | None:
         """The highest term that was ever taken."""
@@ -126,20 +131,25 @@ class Ledger:
             return False
         return True
 
-    def _close(self, term: Term, run: str) -> int:
-        """Void the term's next free place, so that its run can decide nothing more."""
-        places = self._places(term.number)
+    def _close(self, term: Term, run: str) -> tuple[int, Listing]:
+        """Void the term's next free place, so that its run can decide nothing more.
+
+        Returns that place and the records as they are once the void stands.
+        """
+        listing = self._list()
+        places = listing.places(term.number)
         if places and isinstance(self.read(RecordKey(places[-1], term.number)), Void):
-            return places[-1]
+            return places[-1], listing
         place = places[-1] + 1 if places else term.first_place
         while True:
             void = Void(RecordKey(place, term.number), Author(run, nonce()), self._clock())
             if not isinstance(self.write(void), Void):
                 place += 1  # decided in the meantime: that counts, and the next place is tried
                 continue
-            newest = self._places(term.number)[-1]
+            listing = self._list()
+            newest = listing.places(term.number)[-1]
             if newest == place:
-                return place
+                return place, listing
             place = newest + 1  # a decision landed past the void: void higher
 
     # Records
@@ -181,70 +191,64 @@ class Ledger:
 
     def record_keys(self) -> list[RecordKey]:
         """The keys of all records that are kept, by place and term."""
-        return [RecordKey(int(place), int(term)) for place, term in self._names()]
+        return self._list().keys()
 
-    def _names(self) -> list[tuple[str, str]]:
-        """Place and term of all records, as in their names: of fixed width, hence in order."""
-        names = []
-        for name in self._store.list("records"):
-            match = _RECORD.fullmatch(name)
-            if match is None:
-                raise LedgerError(
-                    f"{self.location}/records/{name} is not a record of the ledger; remove it if "
-                    "you know where it comes from"
-                )
-            names.append((match.group(1), match.group(2)))
-        return names
+    def _list(self) -> Listing:
+        try:
+            return Listing.of(self._store.list("records"))
+        except ValueError as error:
+            raise LedgerError(
+                f"{self.location}/records/{error} is not a record of the ledger; remove it if "
+                "you know where it comes from"
+            ) from None
 
     def tail(self, term: Term) -> Tail:
         """What the holder of a term has to know. Reads as few records as it takes."""
-        places = self._places(term.number)
+        return self._read_tail(term, self._list())
+
+    def _read_tail(self, term: Term, listing: Listing) -> Tail:
+        places = listing.places(term.number)
         next_place = places[-1] + 1 if places else term.first_place
         closed_by: Author | None = None
-        decisions: list[Decision] = []
-        amendments: list[Amendment] = []
+        records: list[Decision | Amendment] = []
         keys = [RecordKey(place, term.number) for place in places]
         for key in reversed([*term.tail, *keys]):
             record = self.read(key)
             if isinstance(record, Void):
                 next_place, closed_by = record.key.place, record.author
-            elif isinstance(record, Amendment):
-                amendments.append(record)
-            else:
-                decisions.append(record)
-                if _covered(decisions):
-                    break
-        through = decisions[0].completed_through if decisions else None
-        decided = tuple(
-            DecidedEpoch(
-                decision,
-                tuple(
-                    sorted(
-                        (amendment for amendment in amendments if amendment.amends == decision.key),
-                        key=lambda amendment: amendment.key,
-                    )
-                ),
-            )
-            for position, decision in enumerate(decisions)
-            if position == 0 or through is None or decision.epoch > through
-        )
-        return Tail(term.number, next_place, closed_by, decided[::-1])
+                continue
+            records.insert(0, record)
+            if is_covered(records):
+                break
+        return Tail.of(term, next_place, closed_by, records)
+
+    def follow(self, tail: Tail) -> Tail:
+        """The tail of the same term as it is now: reads on from where `tail` ends.
+
+        A term's records lie one place after the other, so nothing has to be listed.
+        """
+        place, records = tail.next_place, list(tail.records())
+        while record := self.find_record(RecordKey(place, tail.term.number)):
+            if isinstance(record, Void):
+                return Tail.of(tail.term, place, record.author, records)
+            records.append(record)
+            place += 1
+        return Tail.of(tail.term, place, None, records)
 
     def prune(self, tail: Tail, retained: int) -> None:
         """Delete old records, a decision only together with its amendments, no void, no tail.
 
-        Works in bursts, so that most epochs delete nothing.
+        Works in bursts, so that most epochs neither list nor delete anything.
         """
-        bound = tail.next_place - retained
-        names = self._names()
-        if bisect_left(names, (f"{max(bound, 0):012d}", "")) <= retained // 4:
+        if tail.next_place % max(retained // 4, 1):
             return
-        keys = [RecordKey(int(place), int(term)) for place, term in names]
+        bound = tail.next_place - retained
+        keys = self.record_keys()
         voids = {term: place for place, term in ((key.place, key.term) for key in keys)}
-        voids.pop(tail.term, None)
+        voids.pop(tail.term.number, None)
         spared = set(tail.keys()) | {RecordKey(place, term) for term, place in voids.items()}
         old = [key for key in keys if key.place < bound and key not in spared]
-        if len(old) <= retained // 4:
+        if not old:
             return
         following = [key for key in keys if key.place >= bound]
         for key in [*old, *self._amendments_of(old[-1], following)]:
@@ -273,13 +277,9 @@ class Ledger:
                 continue
             if number > newest.number - TERMS_KEPT or self.read_term(following).taken_at > horizon:
                 return
-            for place in self._places(number):
+            for place in self._list().places(number):
                 self._store.delete(_record_name(RecordKey(place, number)))
             self._store.delete(_term_name(number))
-
-    def _places(self, term: int) -> list[int]:
-        wanted = f"{term:08d}"
-        return [int(place) for place, of in self._names() if of == wanted]
 
     def _terms(self) -> list[int]:
         return self._numbers("terms")
@@ -307,14 +307,8 @@ class Ledger:
             ) from error
 
 
-def _covered(decisions: list[Decision]) -> bool:
-    """Whether all epochs below the oldest of these are known to be complete."""
-    through = decisions[0].completed_through
-    return through is not None and decisions[-1].epoch <= through + 1
-
-
 def _record_name(key: RecordKey) -> str:
-    return f"records/{key.place:012d}-{key.term:08d}.json"
+    return f"records/{record_name(key)}"
 
 
 def _identity_name(generation: int) -> str:

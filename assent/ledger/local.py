@@ -12,11 +12,12 @@ from assent.ledger.store import AlreadyExistsError, MissingError
 from assent.protocol.errors import ConfigurationError, RetriableError
 from assent.protocol.name import nonce
 
-_LEFTOVER = ".tmp"
+_NEW = ".new"
+"""The folder of files that are being written: apart from the records, which are many."""
 
 
 class LocalStore:
-    """Creates by writing a hidden file, flushing it, linking it into place and flushing the folder.
+    """Creates by writing a file apart, flushing it, linking it into place and flushing the folder.
 
     A link either appears, with the whole content, or does not, and never overwrites. Flushed
     means fsync of the file and of its folder.
@@ -39,7 +40,8 @@ class LocalStore:
         path = self._root / name
         with _reporting("write", path):
             _make_folder(path.parent)
-            while not _create(path, content):
+            _make_folder(self._root / _NEW)
+            while not _create(path, self._root / _NEW / nonce(), content):
                 pass
 
     def read(self, name: str) -> bytes:
@@ -64,11 +66,14 @@ class LocalStore:
 
     def recover(self) -> None:
         with _reporting("write", self._root):
-            for folder, _, files in os.walk(self._root):
-                for name in files:
-                    if name.startswith(".") and name.endswith(_LEFTOVER):
-                        Path(folder, name).unlink(missing_ok=True)
-                flush_folder(Path(folder))
+            if not self._root.is_dir():
+                return
+            for leftover in (self._root / _NEW).glob("*"):
+                leftover.unlink(missing_ok=True)
+            with os.scandir(self._root) as entries:
+                kept = [Path(entry) for entry in entries if entry.is_dir() and entry.name != _NEW]
+            for folder in (self._root, *kept):
+                flush_folder(folder)
 
 
 @contextlib.contextmanager
@@ -82,16 +87,15 @@ def _reporting(act: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def _create(path: Path, content: bytes) -> bool:
-    """False if another run's `recover` took the hidden file for a leftover and removed it."""
-    hidden = path.with_name(f".{path.name}.{nonce()}{_LEFTOVER}")
+def _create(path: Path, new: Path, content: bytes) -> bool:
+    """False if another run's `recover` took the new file for a leftover and removed it."""
     try:
-        with open(hidden, "xb") as file:
+        with open(new, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(hidden, path)
+            os.link(new, path)
         except FileExistsError:
             flush_folder(path.parent)  # whoever made it may have died before flushing
             raise AlreadyExistsError(str(path)) from None
@@ -100,7 +104,7 @@ def _create(path: Path, content: bytes) -> bool:
         flush_folder(path.parent)
         return True
     finally:
-        hidden.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:

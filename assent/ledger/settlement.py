@@ -48,8 +48,8 @@ def settle(
             f"{handle} is in no unfinished epoch of the ledger at {ledger.location}; unfinished: "
             + (", ".join(str(decided.epoch) for decided in waiting) or "none")
         )
-    term = ledger.take(nonce())
-    tail = ledger.tail(term)
+    tail = ledger.take(nonce())
+    term = tail.term
     [(decided, (partition, sink))] = found
     amendment = Amendment(
         RecordKey(tail.next_place, term.number),
@@ -80,7 +80,7 @@ def adopt(ledger: Ledger, checkpoint: Checkpoint, sinks: Sequence[str] = ()) -> 
             f"epoch {pending[0].epoch} in the ledger at {ledger.location} is not finished; run the "
             f"query once more where it was ({old.owner.location}), then copy the checkpoint again"
         )
-    term = ledger.take(nonce())
+    term = ledger.take(nonce()).term
     owner = Owner(ledger.location, checkpoint.query(), tuple(sinks) or old.owner.sinks)
     identity = Identity(nonce(), owner, term.taken_at, old.generation + 1)
     try:

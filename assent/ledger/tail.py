@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from assent.protocol.record import Author, DecidedEpoch, RecordKey
+from assent.ledger.term import Term
+from assent.protocol.record import Amendment, Author, DecidedEpoch, Decision, RecordKey
 
 
 @dataclass(frozen=True)
@@ -15,10 +17,32 @@ class Tail:
     term that was closed gets none.
     """
 
-    term: int
+    term: Term
     next_place: int
     closed_by: Author | None
     decided: tuple[DecidedEpoch, ...]
+
+    @classmethod
+    def of(
+        cls,
+        term: Term,
+        next_place: int,
+        closed_by: Author | None,
+        records: Sequence[Decision | Amendment],
+    ) -> Tail:
+        """The tail that records make, in their order; those of complete epochs are left out."""
+        decisions = [record for record in records if isinstance(record, Decision)]
+        amendments = [record for record in records if isinstance(record, Amendment)]
+        through = decisions[-1].completed_through if decisions else None
+        decided = tuple(
+            DecidedEpoch(
+                decision,
+                tuple(amendment for amendment in amendments if amendment.amends == decision.key),
+            )
+            for decision in decisions
+            if decision is decisions[-1] or through is None or decision.epoch > through
+        )
+        return cls(term, next_place, closed_by, decided)
 
     @property
     def newest(self) -> DecidedEpoch | None:
@@ -29,8 +53,22 @@ class Tail:
         """The newest epoch that the records themselves call complete."""
         return self.newest.decision.completed_through if self.newest else None
 
+    def records(self) -> list[Decision | Amendment]:
+        """All records in the tail, in their order."""
+        records: list[Decision | Amendment] = []
+        for epoch in self.decided:
+            records += [epoch.decision, *epoch.amendments]
+        return sorted(records, key=lambda record: record.key)
+
     def keys(self) -> tuple[RecordKey, ...]:
         """The keys of all records in the tail, in their order."""
-        keys = [epoch.decision.key for epoch in self.decided]
-        keys += [amendment.key for epoch in self.decided for amendment in epoch.amendments]
-        return tuple(sorted(keys))
+        return tuple(record.key for record in self.records())
+
+
+def is_covered(records: Sequence[Decision | Amendment]) -> bool:
+    """Whether all epochs before the oldest of these records are known to be complete."""
+    decisions = [record for record in records if isinstance(record, Decision)]
+    if not decisions or records[0] is not decisions[0]:
+        return False
+    through = decisions[-1].completed_through
+    return through is not None and decisions[0].epoch <= through + 1

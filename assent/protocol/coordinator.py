@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from assent.ledger.identity import Identity
     from assent.ledger.ledger import Ledger
     from assent.ledger.tail import Tail
-    from assent.ledger.term import Term
 
 logger = logging.getLogger("assent")
 
@@ -85,7 +84,7 @@ class Coordinator:
     parallel: Parallel = in_threads
 
     _identity: str | None = field(default=None, init=False)
-    _term: Term | None = field(default=None, init=False)
+    _tail: Tail | None = field(default=None, init=False)
     _restored: bool = field(default=False, init=False)
     _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
 
@@ -102,12 +101,13 @@ class Coordinator:
         started = self.clock()
         self._reach(When.BEFORE, Step.RECOVER)
         identity = self.ledger.open(self._owner())
-        term, tail = self._hold_term(identity)
-        with self._holding(term.number):
-            return self._recover(identity, term, tail, started)
+        tail = self._hold_term(identity)
+        with self._holding(tail.term.number):
+            return self._recover(identity, tail, started)
 
-    def _recover(self, identity: Identity, term: Term, tail: Tail, started: float) -> Assignment:
+    def _recover(self, identity: Identity, tail: Tail, started: float) -> Assignment:
         """Finish what is decided, sweep what is dead, and say what comes next."""
+        term = tail.term
         self._refuse_older_checkpoint(tail)
         self._restore(tail.newest.decision if tail.newest else None)
         key, torn, newest = RecordKey(tail.next_place, term.number), None, tail.newest
@@ -142,25 +142,24 @@ class Coordinator:
         names = tuple(f"{sink.kind} {sink.target}" for sink in self.sinks)
         return Owner(self.ledger.location, self.checkpoint.query(), names)
 
-    def _hold_term(self, identity: Identity) -> tuple[Term, Tail]:
-        """The term under which this process plans: its own while that holds, else the next."""
+    def _hold_term(self, identity: Identity) -> Tail:
+        """The tail of the term under which this process plans: its own, or else the next."""
         if self._identity != identity.identity:
-            self._identity, self._term, self._restored = identity.identity, None, False
-        if self._term is not None:
-            mine = self._term
-            self._term = None  # whoever is fenced starts anew if it is started again
+            self._identity, self._tail, self._restored = identity.identity, None, False
+        if self._tail is not None:
+            mine = self._tail.term
+            known, self._tail = self._tail, None  # whoever is fenced starts anew if started again
             with self._holding(mine.number):
-                tail = self.ledger.tail(mine)
+                tail = self.ledger.follow(known)
             if self.ledger.has_term(mine.number + 1) or (
                 tail.closed_by is not None and tail.closed_by.run != mine.author.run
             ):
                 raise self._fenced(mine.number)
             if tail.closed_by is None:
-                self._term = mine
-                return mine, tail
-        self._term = self.ledger.take(nonce())
-        with self._holding(self._term.number):
-            return self._term, self.ledger.tail(self._term)
+                self._tail = tail
+                return tail
+        self._tail = self.ledger.take(nonce())
+        return self._tail
 
     @contextmanager
     def _holding(self, term: int) -> Iterator[None]:
