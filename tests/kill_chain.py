@@ -83,7 +83,7 @@ class KillChain:
             assert [path.parent.name for path in left] == ["sealed"], left
         ledger, checkpoint = open_checkpoint(str(self.checkpoint))
         assert unfinished(ledger, checkpoint) == []
-        assert list((self.checkpoint / "_assent").rglob(".*")) == []
+        assert list((self.checkpoint / "_assent" / ".new").iterdir()) == []
 
 
 def staged_files(output: Path) -> list[Path]:

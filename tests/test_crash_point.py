@@ -13,6 +13,7 @@ from assent.testing.crash import (
     MARKER_VARIABLE,
     CrashPoint,
     CrashTrace,
+    marker_of,
     trace_from_environment,
 )
 from assent.testing.process import DriverProcess
@@ -118,15 +119,27 @@ def test_the_occurrence_counts_within_the_process(tmp_path: Path) -> None:
         assert driver.tail().split() == ["passed", "0", "passed", "1"]
 
 
+def test_a_process_that_is_let_go_stands_again_at_the_next_point(tmp_path: Path) -> None:
+    points = [POINT, CrashPoint(When.AFTER, Step.DECIDE, 1, occurrence=2)]
+    with DriverProcess(["-c", REPORT], tmp_path, crash=points) as driver:
+        driver.await_marker(30)
+        assert driver.standing(1) is None
+        driver.release()
+        driver.await_marker(30, 1)
+        assert driver.tail().split() == ["passed", "0", "passed", "1"]
+        driver.release(1)
+        driver.await_exit(30)
+
+
 def test_occurrences_count_on_when_the_trace_is_asked_for_anew(tmp_path: Path) -> None:
     environment = {CRASH_VARIABLE: "before-recover@*#2", MARKER_VARIABLE: str(tmp_path / "marker")}
     assert trace_from_environment(environment) is trace_from_environment(environment)
 
 
 def test_who_comes_second_goes_on(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
+    marker = marker_of(tmp_path / "marker", 0)
     marker.write_text("1\n")
-    trace = CrashTrace(POINT, marker)
+    trace = CrashTrace([POINT], tmp_path / "marker")
     trace(Moment(When.AFTER, Step.DECIDE, 1))
     assert marker.read_text() == "1\n"
 
@@ -139,7 +152,7 @@ from assent.protocol.step import Moment, Step, When
 from assent.testing.crash import trace_from_environment
 trace = trace_from_environment()
 def other():
-    while not Path(os.environ["ASSENT_CRASH_MARKER"]).exists():
+    while not Path(os.environ["ASSENT_CRASH_MARKER"] + "-0").exists():
         time.sleep(0.01)
     print("other arrives", flush=True)
     trace(Moment(When.BEFORE, Step.COMMIT, 1))

@@ -1,4 +1,4 @@
-"""The brokers that coordinate transactions: found, remembered, asked until they answer."""
+"""The brokers that coordinate transactions or consumer groups: found, remembered, asked."""
 
 from __future__ import annotations
 
@@ -44,43 +44,49 @@ class Patience:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-class Coordinators:
-    """Each transactional id has a broker that coordinates it; which one may change."""
+_NEEDED = {
+    CoordinatorType.TRANSACTION: "the operations Describe and Write on its transactional ids",
+    CoordinatorType.GROUP: "the operation Read on the consumer group and on its topics",
+}
 
-    def __init__(self, brokers: Brokers) -> None:
+
+class Coordinators:
+    """Each transactional id, or group, has a broker that coordinates it; which one may change."""
+
+    def __init__(
+        self, brokers: Brokers, kind: CoordinatorType = CoordinatorType.TRANSACTION
+    ) -> None:
         self._brokers = brokers
+        self._kind = kind
         self._known: dict[str, Address] = {}
         self._lock = threading.Lock()
 
-    def ask(
-        self, transactional_id: str, make: Callable[[Connection], Any], patience: Patience
-    ) -> Any:
+    def ask(self, key: str, make: Callable[[Connection], Any], patience: Patience) -> Any:
         """Ask the coordinator of an id: one round trip, once it is known."""
         with self._lock:
-            address = self._known.get(transactional_id)
+            address = self._known.get(key)
         if address is None:
-            address = self._find(transactional_id, patience)
+            address = self._find(key, patience)
         try:
             return self._brokers.ask(address, make, patience.deadline)
         except ConnectionLost:
-            self._forget(transactional_id)
+            self._forget(key)
             raise
 
-    def meaning(self, code: int, transactional_id: str | None = None) -> Answer:
+    def meaning(self, code: int, key: str | None = None) -> Answer:
         """What an answer calls for. A coordinator that has moved is forgotten."""
         meaning = classify(code)
         if meaning is Answer.REFUSED:
-            of = f" {transactional_id!r}" if transactional_id else "s"
+            of = f" {key!r}" if key else "s"
             raise ConfigurationError(
-                f"the Kafka broker refused a request about transaction{of}: {code_name(code)}. "
-                "The user of the sink needs the operations Describe and Write on its "
-                "transactional ids"
+                f"the Kafka broker refused a request about {self._kind.name.lower()}{of}: "
+                f"{code_name(code)}. The user needs {_NEEDED[self._kind]}"
             )
-        if meaning is Answer.MOVED and transactional_id is not None:
-            self._forget(transactional_id)
+        if meaning is Answer.MOVED and key is not None:
+            self._forget(key)
         return meaning
 
-    def _find(self, transactional_id: str, patience: Patience) -> Address:
+    def _find(self, key: str, patience: Patience) -> Address:
         def make(connection: Connection) -> Any:
             version = connection.version(FindCoordinatorRequest)
             if version < _BATCHED_VERSION:
@@ -89,29 +95,29 @@ class Coordinators:
                 )
             return FindCoordinatorRequest(
                 version=version,
-                key_type=CoordinatorType.TRANSACTION.value,
-                coordinator_keys=[transactional_id],
+                key_type=self._kind.value,
+                coordinator_keys=[key],
             )
 
         found: list[Address] = []
 
         def attempt() -> str | None:
             (answer,) = self._brokers.ask_any(make, patience.deadline).coordinators
-            if self.meaning(answer.error_code, transactional_id) is not Answer.DONE:
+            if self.meaning(answer.error_code, key) is not Answer.DONE:
                 return code_name(answer.error_code)
             found.append(Address(answer.host, answer.port))
             return None
 
-        patience.until_done(attempt, f"the coordinator of {transactional_id!r} was not found")
+        patience.until_done(attempt, f"the coordinator of {key!r} was not found")
         with self._lock:
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[transactional_id] = found[0]
+            self._known[key] = found[0]
         return found[0]
 
-    def _forget(self, transactional_id: str) -> None:
+    def _forget(self, key: str) -> None:
         with self._lock:
-            self._known.pop(transactional_id, None)
+            self._known.pop(key, None)
 
 
 def code_name(code: int) -> str:

@@ -9,6 +9,8 @@ from assent.ledger.store import MissingError, RecordStore
 from assent.protocol.errors import ConfigurationError, LedgerError
 from assent.protocol.json_value import load_object
 
+_OFFSETS_VERSION = "v1"
+
 
 @dataclass(frozen=True)
 class SparkCheckpoint:
@@ -47,6 +49,22 @@ class SparkCheckpoint:
         except MissingError:
             return None
         return hashlib.sha256(content).hexdigest()
+
+    def source_offsets(self, epoch: int) -> list[str]:
+        """Where the epoch ends in each source, as the source wrote it; none for `-`."""
+        name = f"offsets/{epoch}"
+        try:
+            version, _, *sources = self.store.read(name).decode().split("\n")
+        except MissingError:
+            return []
+        except ValueError:
+            version, sources = "not what Spark writes", []
+        if version != _OFFSETS_VERSION:
+            raise ConfigurationError(
+                f"{self.store.location}/{name} has version {version!r}, of which this release "
+                f"cannot read offsets ({_OFFSETS_VERSION} only): remove the option commitOffsets"
+            )
+        return [source for source in sources if source not in ("", "-")]
 
     def is_committed(self, epoch: int) -> bool:
         try:

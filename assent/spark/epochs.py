@@ -18,6 +18,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.vote import Vote
 from assent.sinks.option import read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
+from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
 
@@ -40,7 +41,8 @@ class Epochs:
         Objects that act on the end of an epoch.
     **options
         The same options as for the data sources, in Spark's camelCase: `deliveryGuarantee`,
-        `retainedEpochs`, `commitTimeout`, `timeoutWarningRatio`, `onTimeout`, `allowDowngrade`.
+        `retainedEpochs`, `commitTimeout`, `timeoutWarningRatio`, `onTimeout`, `allowDowngrade`,
+        `commitOffsets`.
         `checkpointLocation` is found by itself, except on Spark Connect, where the server does
         not tell: give it there, the same as on the writer.
 
@@ -113,6 +115,7 @@ class Epochs:
             settings = Settings.from_options(self._values, location=location, sink=NAME)
             for sink in self._sinks:
                 sink.guarantee = settings.guarantee
+            check_offsets(settings, offsets_publisher(settings, self._sinks))
             durable = settings.checkpoint_location
             if settings.guarantee is Guarantee.EXACTLY_ONCE:
                 assert durable is not None
@@ -132,7 +135,8 @@ class Epochs:
             self._checked = frame.schema
 
     def _all_listeners(self, settings: Settings) -> list[EpochListener]:
-        return [*self._listeners, *(load_listener(name) for name in settings.listeners)]
+        named = [load_listener(name) for name in settings.listeners]
+        return [*self._listeners, *named, *offsets_publisher(settings, self._sinks)]
 
     def _write(self, frame: DataFrame, epoch: int, assignment: Assignment) -> list[Vote]:
         """Steps 1 to 3, in one job."""

@@ -7,7 +7,7 @@ import importlib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from assent.protocol.errors import ConfigurationError
@@ -66,6 +66,20 @@ OPTIONS: tuple[Option, ...] = (
         "comma-separated `module:name` of classes without arguments or objects, each an "
         "EpochListener",
     ),
+    Option(
+        "commitOffsets",
+        text,
+        None,
+        "consumer group to which a Kafka source's offsets are published when an epoch is complete",
+    ),
+    Option(
+        "commitOffsets.kafka",
+        text,
+        {},
+        "settings of the client for commitOffsets; by default those of the Kafka sink",
+        secret=True,
+        prefix=True,
+    ),
 )
 
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}-[0-9a-f-]{27}/?$")
@@ -80,6 +94,8 @@ class Settings:
     guarantee: Guarantee
     policy: Policy
     listeners: tuple[str, ...] = ()
+    offsets_group: str | None = None
+    offsets_cluster: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_options(
@@ -97,6 +113,8 @@ class Settings:
                 OnTimeout(values["onTimeout"]),
             ),
             _names(values["listeners"]),
+            values["commitOffsets"],
+            values["commitOffsets.kafka"],
         )
 
 

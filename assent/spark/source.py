@@ -18,6 +18,7 @@ from assent.protocol.assignment import Assignment
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.protocol.guarantee import Guarantee
+from assent.protocol.listener import EpochListener
 from assent.protocol.name import nonce
 from assent.protocol.participant import Participant
 from assent.protocol.record import RecordKey
@@ -25,6 +26,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.vote import Vote
 from assent.sinks.option import Option, read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
+from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
 
@@ -116,6 +118,10 @@ class EpochWriter(DataSourceStreamArrowWriter):
         return {"_sink": self._sink, "_assignment": self._assignment}
 
     def _plan(self) -> Assignment:
+        key = ("offsets", repr(sorted(self._options.items())))
+        if key not in _checked:
+            check_offsets(self._settings, offsets_publisher(self._settings, [self._sink]))
+            _checked.add(key)
         if self._settings.guarantee is Guarantee.EXACTLY_ONCE:
             return self._coordinator().plan()
         if self._settings.checkpoint_location is not None:
@@ -146,12 +152,16 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if self._settings.guarantee is Guarantee.EXACTLY_ONCE:
             self._coordinator().commit(votes, batchId)
             return
-        for name in self._settings.listeners:
-            load_listener(name).on_epoch_complete(batchId)
+        for listener in self._listeners():
+            listener.on_epoch_complete(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._settings.guarantee is Guarantee.EXACTLY_ONCE:
             self._coordinator().abort(_votes(messages), batchId)
+
+    def _listeners(self) -> list[EpochListener]:
+        named = [load_listener(name) for name in self._settings.listeners]
+        return [*named, *offsets_publisher(self._settings, [self._sink])]
 
     def _coordinator(self) -> Coordinator:
         """The coordinator of this checkpoint in this process, which remembers its term."""
@@ -159,10 +169,9 @@ class EpochWriter(DataSourceStreamArrowWriter):
         assert location is not None
         known = _coordinators.get(location)
         if known is None or known[0] != self._options:
-            listeners = [load_listener(name) for name in self._settings.listeners]
             known = (
                 self._options,
-                assemble(location, [self._sink], self._settings.policy, listeners),
+                assemble(location, [self._sink], self._settings.policy, self._listeners()),
             )
             _coordinators[location] = known
         return known[1]

@@ -1,8 +1,9 @@
 """Crash points: a process of a test stands still at one exact instant until it is killed.
 
-A test names the instant in the environment of the driver it starts. Every process of that driver
-(the driver itself, its Python workers, its executors) reports its moments to the trace made here;
-the first one that reaches the point leaves a marker file and goes no further.
+A test names the instant, or several, in the environment of the driver it starts. Every process of
+that driver (the driver itself, its Python workers, its executors) reports its moments to the trace
+made here; the first one that reaches a point leaves a marker file and goes no further: until it
+is killed, or until the test lets it go on, having done something to the world around it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from assent.protocol.step import Moment, Step, Trace, When, no_trace
 CRASH_VARIABLE = "ASSENT_CRASH"
 MARKER_VARIABLE = "ASSENT_CRASH_MARKER"
 
-_ORPHAN_CHECK_SECONDS = 0.2
+_CHECK_SECONDS = 0.05
 _FORM = "<before|during|after>-<step>@<epoch or *>[/<partition>][#<occurrence>]"
 _PATTERN = re.compile(
     r"(?P<when>before|during|after)-(?P<step>[a-z-]+)@(?P<epoch>\*|\d+)"
@@ -82,39 +83,52 @@ class CrashPoint:
         )
 
 
-class CrashTrace:
-    """A trace that stands still at a crash point.
+def marker_of(marker: Path, point: int) -> Path:
+    """The marker file of a point, by its place among the points."""
+    return marker.with_name(f"{marker.name}-{point}")
 
-    The point is taken once per marker file, by whichever process comes first: a second task at
+
+def release_of(marker: Path) -> Path:
+    """The file whose appearance lets the process go on that has left a marker."""
+    return marker.with_name(f"{marker.name}-go")
+
+
+class CrashTrace:
+    """A trace that stands still at crash points.
+
+    A point is taken once per marker file, by whichever process comes first: a second task at
     the same point, and the retry of a killed one, go on. While a process stands, its other
     threads stand too as soon as they report a moment, so that nothing overtakes the instant.
     """
 
-    def __init__(self, point: CrashPoint, marker: Path) -> None:
-        self.point = point
+    def __init__(self, points: Sequence[CrashPoint], marker: Path) -> None:
+        self.points = tuple(points)
         self.marker = marker
-        self._seen = 0
+        self._seen = [0] * len(self.points)
         self._lock = threading.Lock()
 
     def __call__(self, moment: Moment) -> None:
         with self._lock:
-            if not self.point.fits(moment):
-                return
-            self._seen += 1
-            if self._seen == self.point.occurrence and self._take():
-                _stand()
+            for number, point in enumerate(self.points):
+                if not point.fits(moment):
+                    continue
+                self._seen[number] += 1
+                marker = marker_of(self.marker, number)
+                if self._seen[number] == point.occurrence and _take(marker):
+                    _stand(release_of(marker))
 
-    def _take(self) -> bool:
-        """Create the marker, which holds the process id; False if somebody else has."""
-        try:
-            descriptor = os.open(self.marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        try:
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-        finally:
-            os.close(descriptor)
-        return True
+
+def _take(marker: Path) -> bool:
+    """Create the marker, which holds the process id; False if somebody else has."""
+    try:
+        descriptor = os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def trace_from_environment(environment: Mapping[str, str] | None = None) -> Trace:
@@ -130,24 +144,26 @@ def trace_from_environment(environment: Mapping[str, str] | None = None) -> Trac
             "path of the marker file, or unset both"
         )
     try:
-        point = CrashPoint.parse(text)
+        points = tuple(map(CrashPoint.parse, text.split(",")))
     except ValueError as error:
         raise ConfigurationError(f"{CRASH_VARIABLE}: {error}") from error
-    return _shared_trace(point, Path(marker))
+    return _shared_trace(points, Path(marker))
 
 
 @functools.cache
-def _shared_trace(point: CrashPoint, marker: Path) -> CrashTrace:
+def _shared_trace(points: tuple[CrashPoint, ...], marker: Path) -> CrashTrace:
     """One trace per process: front-ends ask anew in every epoch, and occurrences count on."""
-    return CrashTrace(point, marker)
+    return CrashTrace(points, marker)
 
 
-def _stand() -> None:
-    """Wait to be killed. A process whose parent has died ends itself, so that none is left over.
+def _stand(release: Path) -> None:
+    """Wait to be killed or let go. A process whose parent has died ends itself: none is left over.
 
     It ends by SIGKILL: no handler, no `finally` may run past the instant.
     """
     parent = os.getppid()
     while os.getppid() == parent:
-        time.sleep(_ORPHAN_CHECK_SECONDS)
+        if release.exists():
+            return
+        time.sleep(_CHECK_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -43,17 +43,22 @@ class Artifact:
         return f"{self.organisation}:{self.name}:{self.version}"
 
 
-def resolve(artifact: Artifact) -> list[Path]:
-    """The jars of the artifact and of all it needs at run time.
+def resolve(artifact: Artifact, *, alone: bool = False) -> list[Path]:
+    """The jars of the artifact and of all it needs at run time; or `alone` its own.
 
     Two processes may ask at once: one resolves, the other waits.
     """
-    folder = cache_folder() / "jars" / str(artifact).replace(":", "_")
+    folder = _folder(artifact, alone)
     if not folder.is_dir():
         with _locked(cache_folder() / "jars.lock"):
             if not folder.is_dir():  # it may have come while waiting for the lock
-                _retrieve(artifact, folder)
+                _retrieve(artifact, folder, alone)
     return sorted(folder.glob("*.jar"))
+
+
+def is_cached(artifact: Artifact, *, alone: bool = False) -> bool:
+    """Whether it was resolved before, so that no network is needed."""
+    return _folder(artifact, alone).is_dir()
 
 
 def java(program: str = "java") -> str:
@@ -77,6 +82,11 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "assent"
 
 
+def _folder(artifact: Artifact, alone: bool) -> Path:
+    name = str(artifact).replace(":", "_")
+    return cache_folder() / "jars" / (f"{name}_alone" if alone else name)
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +95,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(artifact: Artifact, folder: Path) -> None:
+def _retrieve(artifact: Artifact, folder: Path, alone: bool) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
         complete = Path(scratch, "complete")
@@ -99,6 +109,7 @@ def _retrieve(artifact: Artifact, folder: Path) -> None:
             "-confs",
             "default",
             *_settings(),
+            *(["-notransitive"] if alone else []),
             "-dependency",
             artifact.organisation,
             artifact.name,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import assent
@@ -19,11 +19,13 @@ from assent.protocol.guarantee import Guarantee
 from assent.protocol.sink import Sink
 from assent.sinks.option import read_options
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries
-from assent.testing.pageviews import PageViews
+from assent.testing.pageviews import SCHEMA, PageViews
 from assent.testing.session import start_session
+from assent.testing.spark_kafka import connector_jars
 
 FRONT_ENDS = ("datasource", "foreachbatch")
 SINKS = ("files", "kafka")
+SOURCES = ("pageviews", "kafka")
 VALUE_COLUMNS = ("partition", "offset", "app", "page")
 """Of a page view, what becomes the value of a record."""
 
@@ -37,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error("--sink files needs --output")
     if job.sink == "kafka" and not (job.bootstrap and job.topic):
         _parser().error("--sink kafka needs --bootstrap and --topic")
-    session = start_session(job.master, "page-views")
+    if job.source == "kafka" and not (job.bootstrap and job.source_topic and job.per_epoch):
+        _parser().error("--source kafka needs --bootstrap, --source-topic and --per-epoch")
+    settings = dict(setting.split("=", 1) for setting in job.setting)
+    if job.source == "kafka":
+        settings["spark.jars"] = ",".join(map(str, connector_jars()))
+    session = start_session(job.master, "page-views", settings)
     try:
         query = (
             _write(session, job)
@@ -51,20 +58,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
-    session.dataSource.register(PageViews)
-    views = (
-        session.readStream.format(PageViews.name())
-        .option("boundaries", job.boundaries)
-        .option("seed", job.seed)
+def _read(session: SparkSession, job: argparse.Namespace) -> DataFrame:
+    if job.source == "pageviews":
+        session.dataSource.register(PageViews)
+        return (
+            session.readStream.format(PageViews.name())
+            .option("boundaries", job.boundaries)
+            .option("seed", job.seed)
+            .load()
+        )
+    records = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", job.bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", job.source_topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", job.per_epoch)
         .load()
     )
+    return records.selectExpr(f"from_json(string(value), '{SCHEMA}') AS view").select("view.*")
+
+
+def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
+    views = _read(session, job)
+    common = {"deliveryGuarantee": job.guarantee}
+    if job.commit_offsets is not None:
+        common["commitOffsets"] = job.commit_offsets
+        common["commitOffsets.kafka.bootstrap.servers"] = job.bootstrap
     if job.front_end == "datasource":
         writer = views.writeStream.format(f"assent-{job.sink}")
-        return writer.options(**_options(job)).option("deliveryGuarantee", job.guarantee)
-    return views.writeStream.foreachBatch(
-        assent.Epochs(*_sinks(job), deliveryGuarantee=job.guarantee)
-    )
+        return writer.options(**_options(job), **common)
+    return views.writeStream.foreachBatch(assent.Epochs(*_sinks(job), **common))
 
 
 def _options(job: argparse.Namespace) -> dict[str, str]:
@@ -92,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m assent.testing.job", description=__doc__)
     parser.add_argument("--front-end", choices=FRONT_ENDS, required=True)
     parser.add_argument("--sink", choices=SINKS, default="files")
+    parser.add_argument("--source", choices=SOURCES, default="pageviews")
+    parser.add_argument("--source-topic", help="kafka: a topic of page views as JSON")
+    parser.add_argument("--per-epoch", help="kafka: at most so many records an epoch")
+    parser.add_argument("--commit-offsets", help="kafka: publish offsets to this consumer group")
+    parser.add_argument("--setting", action="append", default=[], help="name=value, of Spark")
     parser.add_argument("--output", type=Path, help="files: the folder")
     parser.add_argument("--bootstrap", help="kafka: host:port of the brokers")
     parser.add_argument("--topic", help="kafka: the topic, with as many partitions as the source")

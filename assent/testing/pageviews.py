@@ -24,7 +24,7 @@ APPS = ("atlas", "beacon", "cinder", "delta")
 PAGES = ("home", "search", "item", "basket", "checkout")
 USERS = 997
 
-_SCHEMA = "partition int, offset long, app string, page string, user string, viewed_at timestamp"
+SCHEMA = "partition int, offset long, app string, page string, user string, viewed_at timestamp"
 _ARROW_SCHEMA = pa.schema(
     [
         pa.field("partition", pa.int32()),
@@ -59,7 +59,7 @@ class PageViews(DataSource):
         return "assent-pageviews"
 
     def schema(self) -> str:
-        return _SCHEMA
+        return SCHEMA
 
     def streamReader(self, schema: StructType) -> PageViewsReader:
         values = read_options(self.options, _OPTIONS, sink=self.name())

@@ -21,7 +21,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from assent.protocol.errors import AssentError
-from assent.testing.crash import CRASH_VARIABLE, MARKER_VARIABLE, CrashPoint
+from assent.testing.crash import (
+    CRASH_VARIABLE,
+    MARKER_VARIABLE,
+    CrashPoint,
+    marker_of,
+    release_of,
+)
 
 RUN_VARIABLE = "ASSENT_TEST_RUN"
 KILL_SECONDS = 30.0
@@ -69,7 +75,7 @@ class DriverProcess:
     whatever is left and removes the run's temporary files, those of Spark and Java included.
     (Only a signal that ends the test process itself, other than Ctrl-C, leaves the driver running.)
 
-    `folder` is where the output and, if a crash point is given, its marker are kept.
+    `folder` is where the output is kept and, if crash points are given, their markers.
     """
 
     def __init__(
@@ -77,15 +83,16 @@ class DriverProcess:
         arguments: Sequence[str],
         folder: Path,
         *,
-        crash: CrashPoint | None = None,
+        crash: CrashPoint | Sequence[CrashPoint] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise DriverFailure(f"drivers can be run and killed on Linux only, not {sys.platform}")
         self.run = secrets.token_hex(12)
         self.output = folder / f"driver-{self.run}.log"
-        self.marker = folder / f"crash-{self.run}"
-        self._crash = crash
+        self._marker = folder / f"crash-{self.run}"
+        points = (crash,) if isinstance(crash, CrashPoint) else crash
+        self._crash: tuple[CrashPoint, ...] = tuple(points or ())
         self._arguments = tuple(arguments)
         self._scratch = Path(tempfile.mkdtemp(prefix="assent-run-", dir=folder))
         with self.output.open("wb") as output:
@@ -140,11 +147,34 @@ class DriverProcess:
             f"no process of kind {kind.value!r} came up",
         )
 
-    def await_marker(self, timeout: float) -> int:
+    def await_marker(self, timeout: float, point: int = 0) -> int:
         """Wait until a process stands at the crash point; gives its process id."""
         return self._await(
-            self._standing, timeout, f"the crash point {self._crash} was not reached"
+            lambda: self.standing(point),
+            timeout,
+            f"the crash point {self._crash[point]} was not reached",
         )
+
+    def await_marker_or_exit(self, timeout: float, point: int = 0) -> int | None:
+        """As `await_marker`; None if the driver ended instead."""
+        self._await(
+            lambda: self.standing(point) or (self._root.poll() is not None) or None,
+            timeout,
+            f"the crash point {self._crash[point]} was not reached",
+        )
+        return self.standing(point)
+
+    def standing(self, point: int = 0) -> int | None:
+        """The process that has reached a crash point; None if none has."""
+        try:
+            text = marker_of(self._marker, point).read_text()
+        except FileNotFoundError:
+            return None
+        return int(text) if text.endswith("\n") else None
+
+    def release(self, point: int = 0) -> None:
+        """Let the process go on that stands at a crash point."""
+        release_of(marker_of(self._marker, point)).touch()
 
     def await_output(self, text: str, timeout: float) -> None:
         """Wait until the output's last lines hold the text."""
@@ -227,8 +257,9 @@ class DriverProcess:
         }
         for variable in (CRASH_VARIABLE, MARKER_VARIABLE):
             environment.pop(variable, None)
-        if self._crash is not None:
-            environment |= {CRASH_VARIABLE: str(self._crash), MARKER_VARIABLE: str(self.marker)}
+        if self._crash:
+            points = ",".join(map(str, self._crash))
+            environment |= {CRASH_VARIABLE: points, MARKER_VARIABLE: str(self._marker)}
         return environment
 
     def _pids(self) -> Iterator[int]:
@@ -270,13 +301,6 @@ class DriverProcess:
         finally:
             os.close(descriptor)
         return True
-
-    def _standing(self) -> int | None:
-        try:
-            text = self.marker.read_text()
-        except FileNotFoundError:
-            return None
-        return int(text) if text.endswith("\n") else None
 
     def _await(self, look: Callable[[], _Found | None], timeout: float, otherwise: str) -> _Found:
         deadline = time.monotonic() + timeout

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -17,7 +18,9 @@ ROWS_PER_ARROW_BATCH = 1000
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def start_session(master: str, name: str = "assent") -> SparkSession:
+def start_session(
+    master: str, name: str = "assent", settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start Spark in this process. `master` is `local[n]` or `local-cluster[n,cores,memory]`."""
     builder = (
         SparkSession.builder.master(master)
@@ -38,6 +41,8 @@ def start_session(master: str, name: str = "assent") -> SparkSession:
     if master.startswith("local-cluster"):
         for variable in _variables_of_executors():
             builder = builder.config(f"spark.executorEnv.{variable}", os.environ[variable])
+    for setting, value in (settings or {}).items():
+        builder = builder.config(setting, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -1,0 +1,119 @@
+"""Page views in Kafka topics: filling one, reading one all the time, counting one.
+
+Read by kafka-python's consumer, with which no row is written.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import kafka
+import kafka.errors
+from confluent_kafka import Producer
+
+from assent.testing.kafka import KafkaCluster
+from assent.testing.pageviews import page_views
+from assent.testing.reader import Row, Rows
+
+_READ_SECONDS = 60.0
+_POLL_MILLISECONDS = 100
+
+
+def fill(cluster: KafkaCluster, topic: str, ends: Sequence[int], seed: int = 1) -> Rows:
+    """Write the page views up to those offsets, one partition each, as JSON; returns them all."""
+    producer = Producer(cluster.settings() | {"linger.ms": "20"})
+    rows: Rows = Counter()
+    for partition, end in enumerate(ends):
+        for view in page_views(seed, partition, 0, end).to_pylist():
+            view["viewed_at"] = view["viewed_at"].isoformat()
+            producer.produce(topic, json.dumps(view), key=view["user"], partition=partition)
+            producer.poll(0)
+            rows[partition, view["offset"]] += 1
+    assert producer.flush(_READ_SECONDS) == 0
+    return rows
+
+
+class CommittedReader:
+    """Reads a topic of page views all the time, committed rows only, and counts each.
+
+    It outlives brokers that are killed and restarted. Use as a context manager; `await_rows`
+    waits for what is expected, and fails as soon as a row is seen twice.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self.rows: Rows = Counter()
+        self._cluster = cluster
+        self._topic = topic
+        self._positions: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="committed-reader")
+        self._running: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._running = self._executor.submit(self._run)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._executor.shutdown()
+        if self._running is not None:
+            self._running.result()
+
+    @property
+    def repeated(self) -> list[Row]:
+        """The rows that were seen more than once."""
+        with self._changed:
+            return sorted(row for row, times in self.rows.items() if times > 1)
+
+    def await_rows(self, expected: Rows, timeout: float = _READ_SECONDS) -> None:
+        """Wait until every expected row was seen; AssertionError for any that is one too many."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not expected - self.rows or bool(self.rows - expected), timeout
+            )
+            missing, extra = expected - self.rows, self.rows - expected
+        assert not extra, f"seen twice, or never written: {sorted(extra)[:10]} of {len(extra)}"
+        assert not missing, f"not seen: {sorted(missing)[:10]} of {len(missing)}"
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._read()
+            except kafka.errors.KafkaError:
+                self._stopped.wait(0.2)  # no broker is there; go on where it was
+
+    def _read(self) -> None:
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=self._cluster.bootstrap_servers,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+        )
+        try:
+            numbers = consumer.partitions_for_topic(self._topic) or set()
+            places = [kafka.TopicPartition(self._topic, number) for number in numbers]
+            consumer.assign(places)
+            for place in places:
+                consumer.seek(place, self._positions.get(place.partition, 0))
+            while places and not self._stopped.is_set():
+                for place, records in consumer.poll(timeout_ms=_POLL_MILLISECONDS).items():
+                    with self._changed:
+                        for record in records:
+                            view = json.loads(record.value)
+                            self.rows[view["partition"], view["offset"]] += 1
+                        self._positions[place.partition] = records[-1].offset + 1
+                        self._changed.notify_all()
+        finally:
+            consumer.close()
