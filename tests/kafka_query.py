@@ -41,6 +41,10 @@ class KafkaStage:
         self.identity = nonce()
         kafka.create_topic(self.topic, partitions)
 
+    @property
+    def schema(self) -> pa.Schema:
+        return batch().schema
+
     def sink(self, **more: Any) -> KafkaSink:
         more.setdefault("transaction_timeout", 60.0)
         more.setdefault("topic", self.topic)

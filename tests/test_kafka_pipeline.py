@@ -14,8 +14,10 @@ import pytest
 
 from assent.sinks.kafka_brokers import Brokers
 from assent.sinks.kafka_group import ConsumerGroup
+from assent.testing.crash import CrashPoint
 from assent.testing.kafka import Broker, KafkaCluster
 from assent.testing.process import DriverProcess, ProcessKind
+from assent.testing.spark_cluster import SparkCluster
 from tests.kafka_pipeline import ROWS_PER_EPOCH, SECONDS, Pipeline
 from tests.plugins.kafka import require_kafka
 from tests.test_kills import EVERY_STEP
@@ -53,7 +55,9 @@ def positions(kafka: KafkaCluster, group: str) -> list[int]:
     return [found[place].offset for place in sorted(found)]
 
 
-@pytest.mark.parametrize("front_end", ["datasource", "foreachbatch"])
+@pytest.mark.parametrize(
+    "front_end", ["datasource", pytest.param("foreachbatch", marks=pytest.mark.faults)]
+)
 def test_killed_after_the_decision_and_offsets_follow(
     kafka: KafkaCluster, front_end: str, tmp_path: Path
 ) -> None:
@@ -80,6 +84,14 @@ def test_the_driver_killed_at_every_step(kafka: KafkaCluster, tmp_path: Path) ->
 
 
 @pytest.mark.faults
+def test_the_driver_killed_in_foreach_batch(kafka: KafkaCluster, tmp_path: Path) -> None:
+    pipeline = Pipeline(kafka, tmp_path, "foreachbatch", epochs=6)
+    with pipeline.reader() as reader:
+        pipeline.kill_at(["after-pre-commit@1/0", "before-decide@2", "during-commit@3"])
+        pipeline.assert_exactly_once(reader)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("kind", [ProcessKind.EXECUTOR, ProcessKind.WORKER])
 def test_executors_and_workers_killed_at_every_step(
     kafka: KafkaCluster, kind: ProcessKind, tmp_path: Path
@@ -99,6 +111,35 @@ def test_executors_and_workers_killed_at_every_step(
     with pipeline.reader() as reader:
         assert pipeline.disturb_at(STEPS, kill) == 1  # Spark itself goes on
         pipeline.assert_exactly_once(reader)
+
+
+@pytest.mark.faults
+def test_speculation_at_every_step_of_a_task(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A task that stands is overtaken by its copy, and goes on when its epoch is committed."""
+    steps = [step for step in STEPS if "/" in step]
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.01",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.executor.memory": "1g",
+    }
+    chosen = [word for name, value in settings.items() for word in ("--setting", f"{name}={value}")]
+    with SparkCluster() as cluster:
+        pipeline = Pipeline(
+            kafka, tmp_path, "datasource", epochs=10, more=["--master", cluster.url, *chosen]
+        )
+        with pipeline.reader() as reader:
+            reached = iter(steps)
+
+            def overtake(driver: DriverProcess, standing: int) -> None:
+                epoch = CrashPoint.parse(next(reached)).epoch
+                assert epoch is not None
+                reader.await_count((epoch + 1) * ROWS_PER_EPOCH)
+
+            assert pipeline.disturb_at(steps, overtake) == 1
+            pipeline.assert_exactly_once(reader)
 
 
 @pytest.fixture

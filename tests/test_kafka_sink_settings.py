@@ -18,6 +18,7 @@ from assent.sinks.kafka import KafkaSink
 from assent.sinks.kafka_id import TransactionalId, mark
 from assent.sinks.kafka_settings import DEFAULT_TIMEOUT
 from assent.sinks.option import read_options
+from assent.spark.settings import OPTIONS
 
 SERVERS = {"bootstrap.servers": "b:9092, a:9092"}
 SECRET = "hunter2-and-more"
@@ -68,6 +69,13 @@ def test_options_become_settings() -> None:
 def test_every_option_is_described_and_reaches_the_documentation() -> None:
     page = (Path(__file__).parent.parent / "docs" / "kafka.md").read_text()
     for option in KafkaSink.OPTIONS:
+        assert option.description
+        assert f"`{option}`" in page, option.name
+
+
+def test_every_shared_option_reaches_the_documentation() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "options.md").read_text()
+    for option in OPTIONS:
         assert option.description
         assert f"`{option}`" in page, option.name
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from assent.ledger import settlement
 from assent.ledger.identity import Identity
 from assent.ledger.ledger import Ledger
+from assent.ops.stage import STAGES
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.protocol.handle import Handle
 from assent.protocol.record import DecidedEpoch, Decision
@@ -136,6 +137,9 @@ def adopt(
 
 @app.command()
 def demo(
+    sink: Annotated[
+        str, typer.Option(help=f"Where the job writes: {', '.join(STAGES)}.", metavar="SINK")
+    ] = "files",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
@@ -147,7 +151,9 @@ def demo(
     """
     from assent.ops.demo import run
 
-    raise typer.Exit(run(as_json=as_json, keep=keep))
+    if sink not in STAGES:
+        raise ConfigurationError(f"--sink is {sink!r}; expected one of {', '.join(STAGES)}")
+    raise typer.Exit(run(sink, as_json=as_json, keep=keep))
 
 
 def _identity(ledger: Ledger) -> Identity:

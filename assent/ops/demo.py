@@ -6,7 +6,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from assent.ops.stage import Stage, open_stage
 from assent.protocol.guarantee import Guarantee
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries
 from assent.testing.crash import CrashPoint
 from assent.testing.process import DriverProcess
-from assent.testing.reader import Count, count
+from assent.testing.reader import Count, expected_rows
 
 EXPECTED = sum(DEFAULT_BOUNDARIES[-1])
 TIMEOUT = 180.0
@@ -50,7 +52,7 @@ class Trial:
     seconds: float = 0.0
 
 
-def run(*, as_json: bool, keep: bool) -> int:
+def run(sink: str = "files", *, as_json: bool, keep: bool) -> int:
     """Run both trials and print what they did; 1 if the exactly-once count is off."""
     console = Console(stderr=as_json)
     console.print(
@@ -61,11 +63,14 @@ def run(*, as_json: bool, keep: bool) -> int:
     trials = [Trial(Guarantee.AT_LEAST_ONCE), Trial(Guarantee.EXACTLY_ONCE)]
     with (
         _folder(console, keep) as folder,
+        _open(sink, console) as stage,
         Live(console=console, get_renderable=lambda: _table(trials)),
         ThreadPoolExecutor(len(trials)) as pool,
     ):
         # Side by side: starting Spark again and again is what takes the time.
-        for trial in pool.map(lambda trial: _try(trial, folder / trial.guarantee.value), trials):
+        for trial in pool.map(
+            lambda trial: _try(trial, folder / trial.guarantee.value, stage), trials
+        ):
             trial.state = f"done in {trial.seconds:.0f} s"
     good = trials[1].result is not None and trials[1].result.exact
     if good:
@@ -73,38 +78,47 @@ def run(*, as_json: bool, keep: bool) -> int:
     else:
         console.print("[bold red]The exactly-once count is off. Please report this.[/]")
     if as_json:
-        print(json.dumps(_as_json(trials, good)))
+        print(json.dumps({"sink": sink, **_as_json(trials, good)}))
     return 0 if good else 1
 
 
-def _try(trial: Trial, folder: Path) -> Trial:
+@contextmanager
+def _open(sink: str, console: Console) -> Iterator[Stage]:
+    if sink != "files":
+        console.print(f"Starting a server for {sink}; the first time, it is fetched.")
+    with open_stage(sink) as stage:
+        yield stage
+
+
+def _try(trial: Trial, folder: Path, stage: Stage) -> Trial:
     """Start, kill and restart the job, then count; the trial shows how far it is."""
     folder.mkdir(parents=True)
     started = time.monotonic()
+    arguments = stage.arguments(folder)
     for point, title in KILLS[trial.guarantee].items():
         trial.state = f"running, until {title}"
-        with _driver(trial, folder, CrashPoint.parse(point)) as driver:
+        with _driver(trial, folder, arguments, CrashPoint.parse(point)) as driver:
             driver.await_marker(TIMEOUT)
             driver.kill_all()
         trial.kills.append(title)
     trial.state = "running to the end"
-    with _driver(trial, folder, None) as driver:
+    with _driver(trial, folder, arguments, None) as driver:
         driver.await_exit(TIMEOUT)
-    trial.result = count(folder / "output", DEFAULT_BOUNDARIES)
+    expected = expected_rows(DEFAULT_BOUNDARIES).values()
+    trial.result = Count.of(stage.rows(folder), sum(expected, Counter()))
     trial.seconds = time.monotonic() - started
     return trial
 
 
-def _driver(trial: Trial, folder: Path, crash: CrashPoint | None) -> DriverProcess:
-    arguments = {
-        "--front-end": "datasource",
-        "--output": str(folder / "output"),
-        "--checkpoint": str(folder / "checkpoint"),
-        "--guarantee": trial.guarantee.value,
-        "--boundaries": format_boundaries(DEFAULT_BOUNDARIES),
-    }
-    words = [word for pair in arguments.items() for word in pair]
-    return DriverProcess(["-m", "assent.testing.job", *words], folder, crash=crash)
+def _driver(
+    trial: Trial, folder: Path, arguments: Sequence[str], crash: CrashPoint | None
+) -> DriverProcess:
+    command = [
+        *("-m", "assent.testing.job", "--front-end", "datasource"),
+        *("--checkpoint", str(folder / "checkpoint"), "--guarantee", trial.guarantee.value),
+        *("--boundaries", format_boundaries(DEFAULT_BOUNDARIES), *arguments),
+    ]
+    return DriverProcess(command, folder, crash=crash)
 
 
 def _table(trials: list[Trial]) -> Table:

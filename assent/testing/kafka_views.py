@@ -39,6 +39,24 @@ def fill(cluster: KafkaCluster, topic: str, ends: Sequence[int], seed: int = 1) 
     return rows
 
 
+def read_views(cluster: KafkaCluster, topic: str) -> Rows:
+    """All that a `read_committed` reader gets now, up to the first open transaction."""
+    rows: Rows = Counter()
+    consumer = _consumer(cluster)
+    try:
+        places = _places(consumer, topic)
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        # For such a reader a topic ends before the first open transaction.
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            for records in consumer.poll(timeout_ms=_POLL_MILLISECONDS).values():
+                rows.update(_row(record.value) for record in records)
+    finally:
+        consumer.close()
+    return rows
+
+
 class CommittedReader:
     """Reads a topic of page views all the time, committed rows only, and counts each.
 
@@ -87,6 +105,12 @@ class CommittedReader:
         assert not extra, f"seen twice, or never written: {sorted(extra)[:10]} of {len(extra)}"
         assert not missing, f"not seen: {sorted(missing)[:10]} of {len(missing)}"
 
+    def await_count(self, rows: int, timeout: float = _READ_SECONDS) -> None:
+        """Wait until so many rows were seen."""
+        with self._changed:
+            seen = self._changed.wait_for(lambda: self.rows.total() >= rows, timeout)
+            assert seen, f"{self.rows.total()} rows were seen, not {rows}"
+
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
@@ -95,25 +119,37 @@ class CommittedReader:
                 self._stopped.wait(0.2)  # no broker is there; go on where it was
 
     def _read(self) -> None:
-        consumer = kafka.KafkaConsumer(
-            bootstrap_servers=self._cluster.bootstrap_servers,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-        )
+        consumer = _consumer(self._cluster)
         try:
-            numbers = consumer.partitions_for_topic(self._topic) or set()
-            places = [kafka.TopicPartition(self._topic, number) for number in numbers]
+            places = _places(consumer, self._topic)
             consumer.assign(places)
             for place in places:
                 consumer.seek(place, self._positions.get(place.partition, 0))
             while places and not self._stopped.is_set():
                 for place, records in consumer.poll(timeout_ms=_POLL_MILLISECONDS).items():
                     with self._changed:
-                        for record in records:
-                            view = json.loads(record.value)
-                            self.rows[view["partition"], view["offset"]] += 1
+                        self.rows.update(_row(record.value) for record in records)
                         self._positions[place.partition] = records[-1].offset + 1
                         self._changed.notify_all()
         finally:
             consumer.close()
+
+
+def _consumer(cluster: KafkaCluster) -> kafka.KafkaConsumer:
+    return kafka.KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=50,
+    )
+
+
+def _places(consumer: kafka.KafkaConsumer, topic: str) -> list[kafka.TopicPartition]:
+    numbers = consumer.partitions_for_topic(topic) or set()
+    return [kafka.TopicPartition(topic, number) for number in numbers]
+
+
+def _row(value: bytes) -> Row:
+    view = json.loads(value)
+    return view["partition"], view["offset"]

@@ -21,7 +21,7 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def start_session(
     master: str, name: str = "assent", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark in this process. `master` is `local[n]` or `local-cluster[n,cores,memory]`."""
+    """Start Spark in this process; `master` is `local[n]` or a cluster on this machine."""
     builder = (
         SparkSession.builder.master(master)
         .appName(name)
@@ -38,7 +38,7 @@ def start_session(
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["SPARK_HOME"] = str(_home())
-    if master.startswith("local-cluster"):
+    if not master.startswith("local["):
         for variable in _variables_of_executors():
             builder = builder.config(f"spark.executorEnv.{variable}", os.environ[variable])
     for setting, value in (settings or {}).items():

@@ -1,0 +1,31 @@
+"""The demo as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from assent.ops.stage import STAGES
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+
+@pytest.mark.parametrize("sink", STAGES)
+def test_the_demo_counts_right_with_exactly_once_and_wrong_without(sink: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "assent.ops.command", "demo", "--sink", sink, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["ok"], result["sink"], result["expected"]) == (True, sink, 20_005)
+    less, exact = result["trials"]
+    assert (less["counted"], less["lost"], less["duplicated"]) == (20_008, 0, 3)
+    assert (exact["counted"], exact["lost"], exact["duplicated"]) == (20_005, 0, 0)
+    assert len(exact["kills"]) >= 3
