@@ -34,12 +34,15 @@ EVERY_STEP = [
     "after-complete@13",  # 7: Spark has not written its commit log
     "during-recover@13",  # 0: while a decided epoch is finished
 ]
-WORST = ["after-pre-commit@1/0", "after-decide@2", "during-commit@3", "after-commit@4"]
+WORST = {
+    "datasource": ["after-pre-commit@1/0", "after-decide@2", "after-commit@3"],
+    "foreachbatch": ["after-decide@1", "during-commit@2"],
+}
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_killed_at_the_worst_instants(front_end: str, tmp_path: Path) -> None:
-    chain = KillChain(tmp_path, front_end, WORST)
+    chain = KillChain(tmp_path, front_end, WORST[front_end])
     chain.run()
     chain.assert_exactly_once()
 
