@@ -51,6 +51,9 @@ class LinesSink(assent.Sink[IO[str]]):
             os.fsync(transaction.fileno())
         return Handle(self.kind, Path(transaction.name).name)
 
+    def discard(self, transaction: IO[str]) -> None:
+        transaction.close()
+
     def commit(self, handle: Handle) -> None:
         if self.verdict(handle) is not Verdict.COMMITTED:
             os.rename(self.open / handle.name, self.done / handle.name)
