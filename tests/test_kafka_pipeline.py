@@ -96,20 +96,40 @@ def test_the_driver_killed_in_foreach_batch(kafka: KafkaCluster, tmp_path: Path)
 def test_executors_and_workers_killed_at_every_step(
     kafka: KafkaCluster, kind: ProcessKind, tmp_path: Path
 ) -> None:
-    """The one that stands at the step; where the driver stands, any that runs."""
+    """The one that stands at the step; where the driver does, any of those that run tasks."""
     pipeline = Pipeline(
         kafka, tmp_path, "datasource", epochs=17, more=["--master", "local-cluster[2,1,1024]"]
     )
 
     def kill(driver: DriverProcess, standing: int) -> None:
+        processes = driver.processes()
+        executors = {each.pid for each in processes if each.kind is ProcessKind.EXECUTOR}
+        victims = [
+            each
+            for each in processes
+            if each.kind is kind and executors & {each.pid, *driver.ancestors(each.pid)}
+        ]
         line = {standing, *driver.ancestors(standing)}
-        victims = [process for process in driver.processes() if process.kind is kind]
-        chosen = [process for process in victims if process.pid in line] or victims
-        if chosen:
-            driver.kill(chosen[0])
+        chosen = [each for each in victims if each.pid in line] or victims
+        driver.kill(chosen[0])
 
     with pipeline.reader() as reader:
         assert pipeline.disturb_at(STEPS, kill) == 1  # Spark itself goes on
+        pipeline.assert_exactly_once(reader)
+
+
+@pytest.mark.faults
+def test_the_drivers_own_python_processes_killed(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Those that plan and commit: the query ends with an error, and goes on when started again."""
+    pipeline = Pipeline(kafka, tmp_path, "datasource", epochs=5)
+    points = ["after-recover@*#2", "after-decide@2", "during-commit@3"]
+
+    def kill(driver: DriverProcess, standing: int) -> None:
+        [victim] = [each for each in driver.processes() if each.pid == standing]
+        driver.kill(victim)
+
+    with pipeline.reader() as reader:
+        assert pipeline.disturb_at(points, kill) == 1 + len(points)
         pipeline.assert_exactly_once(reader)
 
 

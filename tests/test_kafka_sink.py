@@ -97,6 +97,19 @@ def test_begin_write_pre_commit_commit(stage: KafkaStage) -> None:
     stage.await_rows("a", "b", "c")
 
 
+def test_the_target_is_the_cluster_however_it_is_reached(stage: KafkaStage) -> None:
+    sink = stage.sink()
+    servers = sink.settings["bootstrap.servers"]
+    other = KafkaSink({"bootstrap.servers": f"127.0.0.1:1, {servers}"}, topic=stage.topic)
+    assert other.target == sink.target
+    assert sink.target.endswith(f" topic {stage.topic}")
+    assert servers not in sink.target
+    assert stage.sink(topic=None).target.endswith(" topics per row")
+    handle = prepare(stage, "a", sink=sink)
+    other.commit(handle)
+    stage.await_rows("a")
+
+
 def test_abort(stage: KafkaStage) -> None:
     sink = stage.sink()
     handle = prepare(stage, "a", sink=sink)

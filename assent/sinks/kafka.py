@@ -172,14 +172,19 @@ class KafkaSink(Sink[KafkaTransaction]):
         )
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self.target!r})"
+        return f"KafkaSink({self.settings['bootstrap.servers']!r}, {self._topics})"
 
     @property
     def target(self) -> str:
-        servers = {server.strip() for server in self.settings["bootstrap.servers"].split(",")}
-        where = ",".join(sorted(servers - {""}))
+        """By the cluster's own id, which outlives its brokers: asked for once per process."""
+        from assent.sinks.kafka_process import cluster_id
+
+        return f"cluster {cluster_id(self._control())} {self._topics}"
+
+    @property
+    def _topics(self) -> str:
         topic = self.row_format.topic
-        return f"{where} {'topics per row' if topic is None else f'topic {topic}'}"
+        return "topics per row" if topic is None else f"topic {topic}"
 
     def check(self, schema: pa.Schema, overwrite: bool = False) -> None:
         """Ask rows, settings and cluster. In complete mode rows are appended, as Spark does."""

@@ -16,6 +16,7 @@ from assent.sinks.kafka_control import KafkaControl
 _lock = threading.Lock()
 _controls: dict[tuple[tuple[tuple[str, str], ...], str | None], KafkaControl] = {}
 _limits: dict[tuple[KafkaControl, str], int | None] = {}
+_clusters: dict[KafkaControl, str] = {}
 _producers = 0
 
 
@@ -40,6 +41,13 @@ def topic_limit(control: KafkaControl, topic: str) -> int | None:
         text = found.get("max.message.bytes")
         _limits[key] = None if text is None else int(text)
     return _limits[key]
+
+
+def cluster_id(control: KafkaControl) -> str:
+    """The id of the cluster, asked for once. RetriableError if no broker can be reached."""
+    if control not in _clusters:
+        _clusters[control] = control.brokers.cluster().cluster_id
+    return _clusters[control]
 
 
 @atexit.register
