@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from assent.ops.stage import STAGES
+from assent.testing.stage import STAGES
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

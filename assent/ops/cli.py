@@ -13,11 +13,11 @@ from rich.table import Table
 from assent.ledger import settlement
 from assent.ledger.identity import Identity
 from assent.ledger.ledger import Ledger
-from assent.ops.stage import STAGES
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.protocol.handle import Handle
 from assent.protocol.record import DecidedEpoch, Decision
 from assent.spark.assembly import open_checkpoint
+from assent.testing.stage import STAGES
 from assent.version import __version__
 
 app = typer.Typer(

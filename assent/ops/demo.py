@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from assent.ops.stage import Stage, open_stage
 from assent.protocol.guarantee import Guarantee
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, format_boundaries
 from assent.testing.crash import CrashPoint
 from assent.testing.process import DriverProcess
 from assent.testing.reader import Count, expected_rows
+from assent.testing.stage import Stage, open_stage
 
 EXPECTED = sum(DEFAULT_BOUNDARIES[-1])
 TIMEOUT = 180.0
@@ -63,7 +63,7 @@ def run(sink: str = "files", *, as_json: bool, keep: bool) -> int:
     trials = [Trial(Guarantee.AT_LEAST_ONCE), Trial(Guarantee.EXACTLY_ONCE)]
     with (
         _folder(console, keep) as folder,
-        _open(sink, console) as stage,
+        _open(sink, folder, console) as stage,
         Live(console=console, get_renderable=lambda: _table(trials)),
         ThreadPoolExecutor(len(trials)) as pool,
     ):
@@ -83,10 +83,10 @@ def run(sink: str = "files", *, as_json: bool, keep: bool) -> int:
 
 
 @contextmanager
-def _open(sink: str, console: Console) -> Iterator[Stage]:
+def _open(sink: str, folder: Path, console: Console) -> Iterator[Stage]:
     if sink != "files":
         console.print(f"Starting a server for {sink}; the first time, it is fetched.")
-    with open_stage(sink) as stage:
+    with open_stage(sink, folder) as stage:
         yield stage
 
 
@@ -94,7 +94,7 @@ def _try(trial: Trial, folder: Path, stage: Stage) -> Trial:
     """Start, kill and restart the job, then count; the trial shows how far it is."""
     folder.mkdir(parents=True)
     started = time.monotonic()
-    arguments = stage.arguments(folder)
+    arguments = stage.prepare(f"{trial.guarantee.value}-output")
     for point, title in KILLS[trial.guarantee].items():
         trial.state = f"running, until {title}"
         with _driver(trial, folder, arguments, CrashPoint.parse(point)) as driver:
@@ -105,7 +105,7 @@ def _try(trial: Trial, folder: Path, stage: Stage) -> Trial:
     with _driver(trial, folder, arguments, None) as driver:
         driver.await_exit(TIMEOUT)
     expected = expected_rows(DEFAULT_BOUNDARIES).values()
-    trial.result = Count.of(stage.rows(folder), sum(expected, Counter()))
+    trial.result = Count.of(stage.rows(f"{trial.guarantee.value}-output"), sum(expected, Counter()))
     trial.seconds = time.monotonic() - started
     return trial
 

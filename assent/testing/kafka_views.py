@@ -25,12 +25,14 @@ _READ_SECONDS = 60.0
 _POLL_MILLISECONDS = 100
 
 
-def fill(cluster: KafkaCluster, topic: str, ends: Sequence[int], seed: int = 1) -> Rows:
-    """Write the page views up to those offsets, one partition each, as JSON; returns them all."""
+def fill(
+    cluster: KafkaCluster, topic: str, ends: Sequence[int], seed: int = 1, first: int = 0
+) -> Rows:
+    """Write the page views up to those offsets, one partition each, as JSON; returns them."""
     producer = Producer(cluster.settings() | {"linger.ms": "20"})
     rows: Rows = Counter()
     for partition, end in enumerate(ends):
-        for view in page_views(seed, partition, 0, end).to_pylist():
+        for view in page_views(seed, partition, first, end).to_pylist():
             view["viewed_at"] = view["viewed_at"].isoformat()
             producer.produce(topic, json.dumps(view), key=view["user"], partition=partition)
             producer.poll(0)
@@ -94,6 +96,11 @@ class CommittedReader:
         """The rows that were seen more than once."""
         with self._changed:
             return sorted(row for row, times in self.rows.items() if times > 1)
+
+    def seen(self) -> Rows:
+        """All rows so far, and how often each was seen."""
+        with self._changed:
+            return Counter(self.rows)
 
     def await_rows(self, expected: Rows, timeout: float = _READ_SECONDS) -> None:
         """Wait until every expected row was seen; AssertionError for any that is one too many."""

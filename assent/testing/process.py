@@ -176,6 +176,11 @@ class DriverProcess:
         """Let the process go on that stands at a crash point."""
         release_of(marker_of(self._marker, point)).touch()
 
+    def release_everything(self) -> None:
+        """Let go whoever stands at a crash point, now or later."""
+        for point in range(len(self._crash)):
+            self.release(point)
+
     def await_output(self, text: str, timeout: float) -> None:
         """Wait until the output's last lines hold the text."""
         self._await(
@@ -221,6 +226,16 @@ class DriverProcess:
             if found and time.monotonic() > deadline:
                 raise self._failure(f"processes {found} outlive SIGKILL")
             time.sleep(_POLL_SECONDS)
+
+    def pause_all(self) -> None:
+        """SIGSTOP every process of the run."""
+        for pid in self._pids():
+            self._signal(pid, signal.SIGSTOP)
+
+    def resume_all(self) -> None:
+        """SIGCONT every process of the run."""
+        for pid in self._pids():
+            self._signal(pid, signal.SIGCONT)
 
     def kill_driver(self) -> None:
         """SIGKILL the driver, both its sides, and nothing else; returns when they are dead."""
@@ -285,6 +300,9 @@ class DriverProcess:
         return ProcessKind.WORKER if b"pyspark.daemon" in parent else ProcessKind.DAEMON
 
     def _kill(self, pid: int) -> bool:
+        return self._signal(pid, signal.SIGKILL)
+
+    def _signal(self, pid: int, number: signal.Signals) -> bool:
         """Whether the process was there, and ours, when it was signalled."""
         try:
             descriptor = os.pidfd_open(pid)
@@ -295,7 +313,7 @@ class DriverProcess:
             # on to one process, so what is checked now is what is killed.
             if not self._owns(pid):
                 return False
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             return False
         finally:

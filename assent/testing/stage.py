@@ -1,0 +1,188 @@
+"""Where the jobs of the demo, of fault tests and of chaos runs write: a folder, or a real server.
+
+What a stage reads back, it reads by other means than the sink's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Protocol, Self
+
+from assent.testing.reader import Rows, data_files, read_rows
+
+STAGES = ("files", "kafka")
+"""The sinks that there is a stage for."""
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+_AWAIT_SECONDS = 60.0
+
+
+class StageServer(Protocol):
+    """A server of a stage, to which things may happen."""
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def start(self) -> None:
+        """Start it again, with its data; returns when it answers."""
+
+
+class Stage(ABC):
+    """The place of any number of trials, each with an output of its own. A context manager."""
+
+    name: ClassVar[str]
+    """As in the format `assent-<name>`."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the server, if there is one."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it and remove its data."""
+
+    @abstractmethod
+    def prepare(self, trial: str) -> Sequence[str]:
+        """Make room for a trial; gives what `assent.testing.job` has to be told."""
+
+    @abstractmethod
+    def rows(self, trial: str) -> Rows:
+        """What a reader sees of the trial's output."""
+
+    @abstractmethod
+    def pending(self, trial: str) -> list[str]:
+        """Whatever is prepared, open or staged: to be empty when all is done."""
+
+    @property
+    def servers(self) -> Sequence[StageServer]:
+        return ()
+
+    def watch(self, trial: str) -> Watch:
+        """A reader that looks all the time."""
+        return Watch(self, trial)
+
+
+class Watch:
+    """Reads a trial's output again and again, and notes what no reader should ever see.
+
+    That is a row twice, and a row that was there and is gone. Use as a context manager.
+    """
+
+    def __init__(self, stage: Stage, trial: str) -> None:
+        self.looks = 0
+        self.violations: list[str] = []
+        self._stage = stage
+        self._trial = trial
+        self._seen: Rows = Counter()
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="watch")
+        self._running: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._running = self._executor.submit(self._run)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._executor.shutdown()
+        if self._running is not None:
+            self._running.result()  # a watch that died without a word would prove nothing
+
+    def rows(self) -> Rows:
+        """What is there now, judged like all that was seen before."""
+        with self._changed:  # one look at a time: an older one must not be judged after a newer
+            found = self._stage.rows(self._trial)
+            self._judge(found, self._seen - found)
+        return found
+
+    def await_count(self, rows: int, timeout: float = _AWAIT_SECONDS) -> None:
+        """Wait until so many rows were seen."""
+        with self._changed:
+            seen = self._changed.wait_for(lambda: self._seen.total() >= rows, timeout)
+            assert seen, f"{self._seen.total()} rows were seen, not {rows}"
+
+    def _judge(self, found: Rows, gone: Rows) -> None:
+        twice = sorted(row for row, times in found.items() if times > 1)
+        if twice:
+            self._note(f"{len(twice)} rows are there twice, such as {twice[:5]}")
+        if gone:
+            self._note(f"{len(gone)} rows were there and are gone, such as {sorted(gone)[:5]}")
+        self._seen |= found
+        self.looks += 1
+        self._changed.notify_all()
+
+    def _note(self, violation: str) -> None:
+        if violation not in self.violations:
+            self.violations.append(violation)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_SECONDS_BETWEEN_LOOKS):
+            try:
+                self.rows()
+            except Exception:
+                continue  # its server is away; whoever calls `rows` at the end is not so forgiving
+
+
+def open_stage(name: str, folder: Path) -> Stage:
+    """The stage of one of STAGES. Imports what that one needs, and no more."""
+    if name == "kafka":
+        from assent.testing.stage_kafka import KafkaStage
+
+        return KafkaStage()
+    return FilesStage(folder)
+
+
+class FilesStage(Stage):
+    """Parquet files in a folder: there is nothing to start."""
+
+    name = "files"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def prepare(self, trial: str) -> Sequence[str]:
+        return ["--sink", "files", "--output", str(self._folder / trial)]
+
+    def rows(self, trial: str) -> Rows:
+        return read_rows(data_files(self._folder / trial))
+
+    def pending(self, trial: str) -> list[str]:
+        staging = self._folder / f".{trial}.assent"
+        files = [path for path in staging.rglob("*") if path.is_file()]
+        return [path.name for path in files if path.parent.name != "sealed"]

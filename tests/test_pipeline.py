@@ -1,0 +1,257 @@
+"""Real Spark into real stores under SIGKILL: of the driver, of executors and workers, of servers.
+
+A reader watches the output through all of it. Afterwards: every row once, nothing pending.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assent.sinks.kafka_brokers import Brokers
+from assent.sinks.kafka_group import ConsumerGroup
+from assent.testing.crash import CrashPoint
+from assent.testing.kafka import KafkaCluster
+from assent.testing.pipeline import ROWS_PER_EPOCH, SECONDS, Pipeline, from_kafka, scripted
+from assent.testing.process import DriverProcess, ProcessKind
+from assent.testing.reader import Rows
+from assent.testing.spark_cluster import SparkCluster
+from assent.testing.stage import Stage
+from assent.testing.stage_kafka import KafkaStage
+from tests.plugins.kafka import require_kafka
+from tests.test_kills import EVERY_STEP
+
+pytestmark = pytest.mark.spark
+
+# One in each epoch, so that what happens at one step is over when the next is reached. Planning
+# does not know the epoch: it is counted.
+STEPS = [
+    "before-recover@*#2",
+    "after-recover@*#3",
+    "before-begin@3/0",
+    "after-begin@4/1",
+    "before-write@5/0",
+    "during-write@6/0",
+    "before-pre-commit@7/1",
+    "after-pre-commit@8/0",
+    "before-decide@9",
+    "after-decide@10",
+    "before-commit@11",
+    "during-commit@12",
+    "after-commit@13",
+    "before-complete@14",
+    "after-complete@15",
+]
+PAUSE_SECONDS = 2.0
+
+# What Spark's own Kafka source reads, committed alone: a client that no sink uses.
+_SPARK_READS = """
+import json, sys
+from assent.testing.session import start_session
+from assent.testing.spark_kafka import connector_jars
+
+session = start_session("local[2]", "check", {"spark.jars": ",".join(map(str, connector_jars()))})
+rows = (
+    session.read.format("kafka")
+    .option("kafka.bootstrap.servers", sys.argv[1])
+    .option("kafka.isolation.level", "read_committed")
+    .option("subscribe", sys.argv[2])
+    .load()
+    .selectExpr("get_json_object(string(value), '$.partition') AS p",
+                "get_json_object(string(value), '$.offset') AS o")
+    .groupBy("p", "o").count().collect()
+)
+print(json.dumps([[int(row.p), int(row.o), row["count"]] for row in rows]))
+session.stop()
+"""
+
+
+def spark_reads(kafka: KafkaCluster, topic: str) -> Rows:
+    command = [sys.executable, "-c", _SPARK_READS, kafka.bootstrap_servers, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Counter({(partition, offset): times for partition, offset, times in found})
+
+
+def positions(kafka: KafkaCluster, group: str) -> list[int]:
+    brokers = Brokers(kafka.settings())
+    try:
+        found = ConsumerGroup(brokers, group).positions()
+    finally:
+        brokers.close()
+    return [found[place].offset for place in sorted(found)]
+
+
+# Kafka to Spark to Kafka
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "front_end", ["datasource", pytest.param("foreachbatch", marks=pytest.mark.faults)]
+)
+def test_killed_after_the_decision_and_offsets_follow(
+    kafka: KafkaCluster, front_end: str, tmp_path: Path
+) -> None:
+    """Also R13: no offset is published of an epoch that is not complete."""
+    group = f"lag-{front_end}-{tmp_path.name}"
+    pipeline = Pipeline(
+        tmp_path,
+        KafkaStage(kafka),
+        from_kafka(kafka, epochs=3),
+        front_end,
+        more=["--commit-offsets", group],
+    )
+    with pipeline.watch() as watch:
+        with pipeline.start("after-decide@1") as driver:
+            driver.await_marker(SECONDS)
+            driver.kill_all()
+        assert positions(kafka, group) == [ROWS_PER_EPOCH // 2] * 2
+        pipeline.finish()
+        assert positions(kafka, group) == [3 * ROWS_PER_EPOCH // 2] * 2
+        pipeline.assert_exactly_once(watch)
+
+
+@pytest.mark.kafka
+@pytest.mark.faults
+def test_kafka_to_kafka_with_the_driver_killed_at_every_step(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(tmp_path, KafkaStage(kafka), from_kafka(kafka, epochs=15))
+    with pipeline.watch() as watch:
+        pipeline.kill_at(EVERY_STEP)
+        pipeline.assert_exactly_once(watch)
+    assert spark_reads(kafka, pipeline.trial) == pipeline.expected
+
+
+@pytest.mark.kafka
+@pytest.mark.faults
+def test_kafka_to_kafka_with_the_drivers_own_python_processes_killed(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """Those that plan and commit: the query ends with an error, and goes on when started again."""
+    pipeline = Pipeline(tmp_path, KafkaStage(kafka), from_kafka(kafka, epochs=5))
+    points = ["after-recover@*#2", "after-decide@2", "during-commit@3"]
+
+    def kill(driver: DriverProcess, standing: int) -> None:
+        [victim] = [each for each in driver.processes() if each.pid == standing]
+        driver.kill(victim)
+
+    with pipeline.watch() as watch:
+        assert pipeline.disturb_at(points, kill) == 1 + len(points)
+        pipeline.assert_exactly_once(watch)
+
+
+@pytest.mark.kafka
+@pytest.mark.faults
+def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """A task that stands is overtaken by its copy, and goes on when its epoch is committed."""
+    steps = [step for step in STEPS if "/" in step]
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.01",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.executor.memory": "1g",
+    }
+    chosen = [word for name, value in settings.items() for word in ("--setting", f"{name}={value}")]
+    with SparkCluster() as cluster:
+        pipeline = Pipeline(
+            tmp_path,
+            KafkaStage(kafka),
+            from_kafka(kafka, epochs=10),
+            more=["--master", cluster.url, *chosen],
+        )
+        with pipeline.watch() as watch:
+            reached = iter(steps)
+
+            def overtake(driver: DriverProcess, standing: int) -> None:
+                epoch = CrashPoint.parse(next(reached)).epoch
+                assert epoch is not None
+                watch.await_count((epoch + 1) * ROWS_PER_EPOCH)
+
+            assert pipeline.disturb_at(steps, overtake) == 1
+            pipeline.assert_exactly_once(watch)
+
+
+# Any sink
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A stage with servers of the test's own, which may die."""
+    assert request.param == "kafka"
+    with require_kafka() as cluster:
+        yield KafkaStage(cluster)
+
+
+SINKS = [pytest.param("kafka", marks=pytest.mark.kafka)]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("stage", SINKS, indirect=True)
+def test_the_driver_killed_in_foreach_batch(stage: Stage, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, stage, scripted(epochs=5), "foreachbatch")
+    with pipeline.watch() as watch:
+        pipeline.kill_at(["after-pre-commit@1/0", "before-decide@2", "during-commit@3"])
+        pipeline.assert_exactly_once(watch)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", [ProcessKind.EXECUTOR, ProcessKind.WORKER])
+@pytest.mark.parametrize("stage", SINKS, indirect=True)
+def test_executors_and_workers_killed_at_every_step(
+    stage: Stage, kind: ProcessKind, tmp_path: Path
+) -> None:
+    """The one that stands at the step; where the driver does, any of those that run tasks."""
+    pipeline = Pipeline(
+        tmp_path, stage, scripted(epochs=17), more=["--master", "local-cluster[2,1,1024]"]
+    )
+
+    def kill(driver: DriverProcess, standing: int) -> None:
+        processes = driver.processes()
+        executors = {each.pid for each in processes if each.kind is ProcessKind.EXECUTOR}
+        victims = [
+            each
+            for each in processes
+            if each.kind is kind and executors & {each.pid, *driver.ancestors(each.pid)}
+        ]
+        line = {standing, *driver.ancestors(standing)}
+        chosen = [each for each in victims if each.pid in line] or victims
+        driver.kill(chosen[0])
+
+    with pipeline.watch() as watch:
+        assert pipeline.disturb_at(STEPS, kill) == 1  # Spark itself goes on
+        pipeline.assert_exactly_once(watch)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("stage", SINKS, indirect=True)
+def test_the_server_fails_at_every_step(stage: Stage, how: str, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, stage, scripted(epochs=17))
+    [server] = stage.servers
+
+    def fail(driver: DriverProcess, standing: int) -> None:
+        server.kill() if how == "killed" else server.pause()
+
+    def recover() -> None:
+        if how == "paused":
+            time.sleep(PAUSE_SECONDS)  # the fault itself: the job runs into the silence
+            server.resume()
+        else:
+            server.start()
+
+    with pipeline.watch() as watch:
+        pipeline.disturb_at(STEPS, fail, recover)
+        pipeline.assert_exactly_once(watch)
