@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error("--sink files needs --output")
     if job.sink == "kafka" and not (job.bootstrap and job.topic):
         _parser().error("--sink kafka needs --bootstrap and --topic")
-    if job.source == "kafka" and not (job.bootstrap and job.source_topic and job.per_epoch):
-        _parser().error("--source kafka needs --bootstrap, --source-topic and --per-epoch")
+    if job.source == "kafka" and not (job.source_bootstrap and job.source_topic and job.per_epoch):
+        _parser().error("--source kafka needs --source-bootstrap, --source-topic and --per-epoch")
     settings = dict(setting.split("=", 1) for setting in job.setting)
     if job.source == "kafka":
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
@@ -69,7 +69,7 @@ def _read(session: SparkSession, job: argparse.Namespace) -> DataFrame:
         )
     records = (
         session.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", job.bootstrap)
+        .option("kafka.bootstrap.servers", job.source_bootstrap)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", job.source_topic)
         .option("startingOffsets", "earliest")
@@ -84,7 +84,7 @@ def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
     common = {"deliveryGuarantee": job.guarantee}
     if job.commit_offsets is not None:
         common["commitOffsets"] = job.commit_offsets
-        common["commitOffsets.kafka.bootstrap.servers"] = job.bootstrap
+        common["commitOffsets.kafka.bootstrap.servers"] = job.source_bootstrap
     if job.front_end == "datasource":
         writer = views.writeStream.format(f"assent-{job.sink}")
         return writer.options(**_options(job), **common)
@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--front-end", choices=FRONT_ENDS, required=True)
     parser.add_argument("--sink", choices=SINKS, default="files")
     parser.add_argument("--source", choices=SOURCES, default="pageviews")
+    parser.add_argument("--source-bootstrap", help="kafka: host:port of its brokers")
     parser.add_argument("--source-topic", help="kafka: a topic of page views as JSON")
     parser.add_argument("--per-epoch", help="kafka: at most so many records an epoch")
     parser.add_argument("--commit-offsets", help="kafka: publish offsets to this consumer group")
