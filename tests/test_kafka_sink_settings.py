@@ -15,8 +15,9 @@ import assent
 from assent.protocol.errors import ConfigurationError
 from assent.protocol.name import TransactionName, prefix
 from assent.sinks.kafka import KafkaSink
-from assent.sinks.kafka_id import TransactionalId, mark
+from assent.sinks.kafka_id import TransactionalId
 from assent.sinks.kafka_settings import DEFAULT_TIMEOUT
+from assent.sinks.mark import mark
 from assent.sinks.option import read_options
 from assent.spark.settings import OPTIONS
 

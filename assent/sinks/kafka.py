@@ -16,9 +16,10 @@ from assent.protocol.pending import Pending
 from assent.protocol.sink import Sink
 from assent.protocol.verdict import Verdict
 from assent.sinks.function import load_function
-from assent.sinks.kafka_id import PLACES, TransactionalId, mark
+from assent.sinks.kafka_id import PLACES, TransactionalId
 from assent.sinks.kafka_rows import VALUE_FORMATS, RowFormat
 from assent.sinks.kafka_settings import TIMEOUT_SETTING, producer_settings, take_timeout
+from assent.sinks.mark import mark
 from assent.sinks.option import (
     Option,
     Parser,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -51,8 +50,3 @@ class TransactionalId:
             return None
         identity, term, place, partition, attempt, mark = match.groups()
         return cls(identity, int(term), int(place), int(partition), int(attempt), mark)
-
-
-def mark(target: str) -> str:
-    """The same for a sink after every restart, and another one for another sink."""
-    return hashlib.sha256(target.encode()).hexdigest()[:8]
