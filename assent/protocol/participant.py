@@ -78,6 +78,8 @@ class Participant:
             for batch in batches:
                 if batch.num_rows:
                     work.write(batch, fingerprint=self._exactly_once)
+            if partition == 0:
+                work.begin_replacement()
             share = work.pre_commit()
         except BaseException:
             work.give_up()
@@ -148,6 +150,11 @@ class _Work:
             self._open[position] = sink.begin(name, self._epoch)
         self.seconds["begin"] = self._clock() - self._started_at
         self._reach(When.AFTER, Step.BEGIN)
+
+    def begin_replacement(self) -> None:
+        """Where an epoch replaces all earlier ones, an empty one has to be written too."""
+        if not self._open and any(sink.replaces for sink in self._sinks.values()):
+            self._begin()
 
     def pre_commit(self) -> Share:
         started = self._clock()

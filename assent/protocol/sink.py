@@ -53,6 +53,9 @@ class Sink(ABC, Generic[Transaction]):
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """Set by the front-end before anything else is called."""
 
+    overwrite: bool = False
+    """True in Spark's complete mode, where an epoch replaces all earlier ones. Set likewise."""
+
     transaction_timeout: float | None = None
     """Seconds after which the store gives an open transaction up by itself; None for never."""
 
@@ -63,6 +66,19 @@ class Sink(ABC, Generic[Transaction]):
 
         The ledger records it; a query whose target has changed is refused.
         """
+
+    @property
+    def distribution(self) -> Sequence[str]:
+        """Columns by which rows must be given to tasks: those that agree in them, to one task.
+
+        Asked for after `check`. Only a front-end that sees the whole frame can do so.
+        """
+        return ()
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an epoch replaces all earlier ones, so that one without rows is written too."""
+        return False
 
     def check(self, schema: pa.Schema, overwrite: bool = False) -> None:
         """Raise ConfigurationError, before any row is written, for what this sink cannot do.

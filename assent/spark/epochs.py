@@ -134,6 +134,21 @@ class Epochs:
                 sink.check(schema)
             self._checked = frame.schema
 
+    def _distributed(self, frame: DataFrame) -> DataFrame:
+        """The rows given to tasks as the sinks need it; by number, so that a replay is alike."""
+        wanted = {tuple(sink.distribution) for sink in self._sinks} - {()}
+        if len(wanted) > 1:
+            raise ConfigurationError(
+                f"{NAME}: the sinks need rows by different keys in one task "
+                f"({'; '.join(', '.join(names) for names in sorted(wanted))}), and share one pass "
+                "over them; set commitMode to staged and an orderColumn, or write them by two "
+                "queries"
+            )
+        for names in wanted:
+            tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+            return frame.repartition(tasks, *names)
+        return frame
+
     def _all_listeners(self, settings: Settings) -> list[EpochListener]:
         named = [load_listener(name) for name in settings.listeners]
         return [*self._listeners, *named, *offsets_publisher(settings, self._sinks)]
@@ -141,6 +156,7 @@ class Epochs:
     def _write(self, frame: DataFrame, epoch: int, assignment: Assignment) -> list[Vote]:
         """Steps 1 to 3, in one job."""
         sinks = self._sinks
+        frame = self._distributed(frame)
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa

@@ -82,6 +82,7 @@ class AssentSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> EpochWriter:
         settings = Settings.from_options(self._values, sink=self.name())
         self._sink.guarantee = settings.guarantee
+        self._sink.overwrite = overwrite
         _check_once(self.name(), self._sink, schema, overwrite, repr(sorted(self.options.items())))
         return EpochWriter(settings, self._sink, dict(self.options))
 
