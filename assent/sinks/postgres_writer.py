@@ -1,0 +1,186 @@
+"""A task's side of the PostgreSQL sink: one session, one transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from assent.protocol.errors import AssentError, ConfigurationError, RetriableError
+from assent.sinks.postgres_errors import translated
+from assent.sinks.postgres_move import create_staging, find_conflict, move
+from assent.sinks.postgres_session import Sessions, asking
+from assent.sinks.postgres_table import Table, TableName, Wire, literal
+from assent.sinks.postgres_types import column_type, converter
+from assent.sinks.postgres_witness import Witnesses, earlier_attempts, staging_name
+from assent.sinks.sql_mode import APPEND, CommitMode, WriteMode, choose
+from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_witness import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("assent")
+
+_POLL_SECONDS = 0.1
+
+
+class PostgresTransaction:
+    """Rows on their way into a table, in one transaction of one session.
+
+    With `commit_mode` None the transaction is committed at the end, by the task itself.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        target: TableName,
+        name: SqlName,
+        epoch: int,
+        mode: WriteMode,
+        commit_mode: str | None,
+    ) -> None:
+        self.name = name
+        self._epoch = epoch
+        self._mode = mode
+        self._lock_timeout = sessions.lock_timeout
+        self._what = f"transaction {name} into {target} at {sessions.address}"
+        self._connection = sessions.open_task()
+        self._ask = asking(self._connection)
+        self._wires: tuple[Wire, ...] | None = None
+        self._staging: TableName | None = None
+        try:
+            with translated(self._what):
+                table = self._find(target)
+                self.commit_mode = self._choose(commit_mode, table)
+                if self.commit_mode is CommitMode.PREPARED and table.constrained:
+                    self._yield_to_earlier_attempts()
+                self._ask("BEGIN")
+                if self._writes_directly:
+                    # From here on, nobody changes the types under the rows on their way.
+                    self._ask(f"LOCK TABLE ONLY {table.name} IN ROW EXCLUSIVE MODE")
+                self._table = self._find(target)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _writes_directly(self) -> bool:
+        return self.commit_mode is not CommitMode.STAGED and self._mode.kind == APPEND
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Copy the rows of a batch, in the binary form that is exactly that of the columns."""
+        import pyarrow as pa
+
+        with translated(self._what):
+            if self._wires is None:
+                self._wires = self._set_up(batch.schema)
+            columns = {wire.column: wire.convert(batch.column(wire.source)) for wire in self._wires}
+            for wire in self._wires:
+                if wire.key and batch.column(wire.source).null_count:
+                    raise AssentError(
+                        f"a row has no value in key column {wire.source!r}; rows are merged by it"
+                    )
+            table = self._staging or self._table.name
+            with self._connection.cursor() as cursor:
+                cursor.adbc_ingest(
+                    table.table,
+                    pa.record_batch(columns),
+                    mode="append",
+                    db_schema_name=table.schema,
+                )
+
+    def finish(self) -> None:
+        """Make everything durable, and leave it to be committed by its name."""
+        with translated(self._what):
+            if self._staging is not None and self._wires is not None:
+                conflict = find_conflict(
+                    self._ask, self._staging, self._table, self._wires, self._mode
+                )
+                if conflict is not None:
+                    raise AssentError(f"{self._what}: {conflict}; nothing was written")
+                if self.commit_mode is not CommitMode.STAGED:
+                    move(self._ask, [self._staging], self._table, self._mode)
+            self._vote()
+        self.close()
+
+    def _vote(self) -> None:
+        witnesses = Witnesses(self._table.name.schema or "", self.name.mark)
+        if self.commit_mode is None:
+            self._ask("COMMIT")
+        elif self.commit_mode is CommitMode.STAGED:
+            staging = None if self._staging is None else str(self._staging)
+            witnesses.insert(self._ask, self.name, self._epoch, State.STAGED, staging)
+            self._ask("COMMIT")
+        else:
+            witnesses.insert(self._ask, self.name, self._epoch, State.COMMITTED, None)
+            self._ask(f"PREPARE TRANSACTION {literal(str(self.name))}")
+
+    def close(self) -> None:
+        """End the session. The server rolls back what is not prepared or committed."""
+        with suppress(Exception):
+            self._connection.close()
+
+    def _find(self, target: TableName) -> Table:
+        table = Table.find(self._ask, target)
+        if table is None:
+            raise ConfigurationError(
+                f"there is no table {target}; it was there when the query began"
+            )
+        return table
+
+    def _choose(self, commit_mode: str | None, table: Table) -> CommitMode | None:
+        if commit_mode is None:
+            return None
+        [(limit,)] = self._ask("SELECT current_setting('max_prepared_transactions')::int4")
+        return choose(commit_mode, self._mode, table.constrained, limit > 0)[0]
+
+    def _yield_to_earlier_attempts(self) -> None:
+        """An earlier attempt of this task that is prepared keeps its keys locked (rule 6).
+
+        If its vote had counted, Spark would have ended this attempt by now. So one that has been
+        prepared for longer than `lockTimeout` is rolled back. Should its vote have counted after
+        all, the epoch is found torn and is written again: slower, not wrong.
+        """
+        while earlier := earlier_attempts(self._ask, self.name):
+            for gid, age in earlier:
+                if age < self._lock_timeout:
+                    continue
+                logger.warning("%s: rolling back the earlier attempt %s", self._what, gid)
+                with suppress(RetriableError), translated(self._what):
+                    self._ask(f"ROLLBACK PREPARED {literal(gid)}")
+            time.sleep(_POLL_SECONDS)
+
+    def _set_up(self, schema: pa.Schema) -> tuple[Wire, ...]:
+        wires = self._table.fit(schema, self._mode)
+        if self._writes_directly:
+            return wires
+        known = {wire.source for wire in wires}
+        extras = [field for field in schema if field.name not in known]
+        self._staging = staging_name(self._table.name.schema or "", self.name.name, self.name.mark)
+        create_staging(
+            self._ask,
+            self._staging,
+            self._table,
+            wires,
+            [(field.name, column_type(field.name, field.type)) for field in extras],
+            self._mode,
+            durable=self.commit_mode is CommitMode.STAGED,
+        )
+        # What rows are written into by now is the staging table, which has the types of this
+        # very instant; nobody else can change it.
+        staged = Table.find(self._ask, self._staging)
+        assert staged is not None
+        return _fit_staging(staged, wires, schema)
+
+
+def _fit_staging(staged: Table, wires: tuple[Wire, ...], schema: pa.Schema) -> tuple[Wire, ...]:
+    keys = {wire.source for wire in wires if wire.key}
+    again = []
+    for field in schema:
+        column = staged.column(field.name)
+        assert column is not None
+        convert = converter(field.name, field.type, column.type)
+        again.append(Wire(field.name, column.name, convert, field.name in keys))
+    return tuple(again)
