@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assent.sinks.kafka import KafkaSink
+    from assent.sinks.postgres import PostgresSink
 
 __all__ = [
     "AssentError",
@@ -52,6 +53,7 @@ __all__ = [
     "LedgerError",
     "LossError",
     "Pending",
+    "PostgresSink",
     "ReplayError",
     "RetriableError",
     "Sink",
@@ -67,9 +69,11 @@ def register(spark: SparkSession) -> None:
     """Make the formats `assent-…` known to a session that did not find them by itself."""
     from assent.spark.files import FilesSource
     from assent.spark.kafka import KafkaSource
+    from assent.spark.postgres import PostgresSource
 
     spark.dataSource.register(FilesSource)
     spark.dataSource.register(KafkaSource)
+    spark.dataSource.register(PostgresSource)
 
 
 def __getattr__(name: str) -> object:
@@ -78,6 +82,10 @@ def __getattr__(name: str) -> object:
         from assent.sinks.kafka import KafkaSink
 
         return KafkaSink
+    if name == "PostgresSink":
+        from assent.sinks.postgres import PostgresSink
+
+        return PostgresSink
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
