@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ Ask = Callable[[str], Rows]
 """Runs one statement and gives its rows."""
 
 _KEPT = 4
-_TRUSTED_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,20 @@ class Sessions:
         self._keep(connection)
 
     def open_task(self) -> adbc.Connection:
-        """A session for a task, in autocommit."""
+        """A session for a task, in autocommit: one that an earlier task has left, or a new one.
+
+        A new one costs tens of milliseconds: the client reads the server's types first.
+        """
         import adbc_driver_postgresql.dbapi as adbc
 
+        with _lock:
+            kept = _task_idle.pop(self, None)
+        if kept is not None:
+            try:
+                asking(kept)(self._settings())
+                return kept
+            except adbc.Error:
+                kept.close()  # the server was restarted meanwhile
         with translated(f"PostgreSQL at {self.address}"):
             connection = adbc.connect(self.address.conninfo(), autocommit=True)
             try:
@@ -56,6 +65,13 @@ class Sessions:
                 connection.close()
                 raise
         return connection
+
+    def keep_task(self, connection: adbc.Connection) -> None:
+        """Leave a session, outside of any transaction, to the next task of this process."""
+        with _lock:
+            known = _task_idle.setdefault(self, connection)
+        if known is not connection:
+            connection.close()
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
@@ -105,9 +121,7 @@ class Sessions:
                 idle = _idle.get(self)
                 if not idle:
                     return None
-                since, connection = idle.pop()
-            if time.monotonic() - since < _TRUSTED_SECONDS:
-                return connection
+                connection = idle.pop()
             try:
                 connection.execute("SELECT 1")
             except psycopg.Error:
@@ -119,7 +133,7 @@ class Sessions:
         with _lock:
             idle = _idle.setdefault(self, [])
             if len(idle) < _KEPT and not connection.closed:
-                idle.append((time.monotonic(), connection))
+                idle.append(connection)
                 return
         connection.close()
 
@@ -141,8 +155,10 @@ def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) ->
 def close_idle() -> None:
     """Close what this process keeps open between epochs."""
     with _lock:
-        connections = [connection for idle in _idle.values() for _, connection in idle]
+        connections: list[Any] = [connection for idle in _idle.values() for connection in idle]
+        connections += _task_idle.values()
         _idle.clear()
+        _task_idle.clear()
     for connection in connections:
         connection.close()
 
@@ -152,5 +168,6 @@ def _is_psycopg(connection: object) -> bool:
 
 
 _lock = threading.Lock()
-_idle: dict[Sessions, list[tuple[float, psycopg.Connection[tuple[Any, ...]]]]] = {}
+_idle: dict[Sessions, list[psycopg.Connection[tuple[Any, ...]]]] = {}
 """By server, and by what was set on them."""
+_task_idle: dict[Sessions, Any] = {}

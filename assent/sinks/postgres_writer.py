@@ -44,7 +44,7 @@ class PostgresTransaction:
         self.name = name
         self._epoch = epoch
         self._mode = mode
-        self._lock_timeout = sessions.lock_timeout
+        self._sessions = sessions
         self._what = f"transaction {name} into {target} at {sessions.address}"
         self._connection = sessions.open_task()
         self._ask = asking(self._connection)
@@ -52,15 +52,13 @@ class PostgresTransaction:
         self._staging: TableName | None = None
         try:
             with translated(self._what):
-                table = self._find(target)
-                self.commit_mode = self._choose(commit_mode, table)
-                if self.commit_mode is CommitMode.PREPARED and table.constrained:
-                    self._yield_to_earlier_attempts()
+                if commit_mode is not None and earlier_attempts(self._ask, name):
+                    self._yield_to_earlier_attempts(self._find(target))
                 self._ask("BEGIN")
-                if self._writes_directly:
-                    # From here on, nobody changes the types under the rows on their way.
-                    self._ask(f"LOCK TABLE ONLY {table.name} IN ROW EXCLUSIVE MODE")
+                # From here on, nobody changes the types under the rows on their way.
+                self._ask(f"LOCK TABLE ONLY {target} IN ROW EXCLUSIVE MODE")
                 self._table = self._find(target)
+                self.commit_mode = self._choose(commit_mode)
         except BaseException:
             self.close()
             raise
@@ -103,7 +101,7 @@ class PostgresTransaction:
                 if self.commit_mode is not CommitMode.STAGED:
                     move(self._ask, [self._staging], self._table, self._mode)
             self._vote()
-        self.close()
+        self._sessions.keep_task(self._connection)
 
     def _vote(self) -> None:
         witnesses = Witnesses(self._table.name.schema or "", self.name.mark)
@@ -130,22 +128,23 @@ class PostgresTransaction:
             )
         return table
 
-    def _choose(self, commit_mode: str | None, table: Table) -> CommitMode | None:
+    def _choose(self, commit_mode: str | None) -> CommitMode | None:
         if commit_mode is None:
             return None
         [(limit,)] = self._ask("SELECT current_setting('max_prepared_transactions')::int4")
-        return choose(commit_mode, self._mode, table.constrained, limit > 0)[0]
+        return choose(commit_mode, self._mode, self._table.constrained, limit > 0)[0]
 
-    def _yield_to_earlier_attempts(self) -> None:
+    def _yield_to_earlier_attempts(self, table: Table) -> None:
         """An earlier attempt of this task that is prepared keeps its keys locked (rule 6).
 
         If its vote had counted, Spark would have ended this attempt by now. So one that has been
         prepared for longer than `lockTimeout` is rolled back. Should its vote have counted after
         all, the epoch is found torn and is written again: slower, not wrong.
         """
-        while earlier := earlier_attempts(self._ask, self.name):
+        # Without unique indexes, nobody waits for anybody.
+        while table.constrained and (earlier := earlier_attempts(self._ask, self.name)):
             for gid, age in earlier:
-                if age < self._lock_timeout:
+                if age < self._sessions.lock_timeout:
                     continue
                 logger.warning("%s: rolling back the earlier attempt %s", self._what, gid)
                 with suppress(RetriableError), translated(self._what):
@@ -168,19 +167,15 @@ class PostgresTransaction:
             self._mode,
             durable=self.commit_mode is CommitMode.STAGED,
         )
-        # What rows are written into by now is the staging table, which has the types of this
-        # very instant; nobody else can change it.
-        staged = Table.find(self._ask, self._staging)
-        assert staged is not None
-        return _fit_staging(staged, wires, schema)
+        return wires + self._fit_extras(extras)
 
-
-def _fit_staging(staged: Table, wires: tuple[Wire, ...], schema: pa.Schema) -> tuple[Wire, ...]:
-    keys = {wire.source for wire in wires if wire.key}
-    again = []
-    for field in schema:
-        column = staged.column(field.name)
-        assert column is not None
-        convert = converter(field.name, field.type, column.type)
-        again.append(Wire(field.name, column.name, convert, field.name in keys))
-    return tuple(again)
+    def _fit_extras(self, extras: list[pa.Field]) -> tuple[Wire, ...]:
+        """Columns that the target has not: the staging table has them for what they are."""
+        staged = Table.find(self._ask, self._staging) if extras and self._staging else None
+        wires = []
+        for field in extras:
+            column = staged.column(field.name) if staged else None
+            assert column is not None
+            convert = converter(field.name, field.type, column.type)
+            wires.append(Wire(field.name, column.name, convert))
+        return tuple(wires)
