@@ -20,7 +20,7 @@ _RETRIABLE = (
     "25P04",  # transaction timeout
     "40",  # serialisation, deadlock
     "53100",  # disk full
-    "53200",  # out of memory
+    "53200",  # out of memory, or of prepared transactions
     "53300",  # too many connections
     "55006",  # in use
     "55P03",  # lock timeout
@@ -41,13 +41,10 @@ _CONFIGURATION = (
     "3F",  # no such schema
     "42",  # privileges, names, types
     "44",
-    "53400",  # max_prepared_transactions
     "55P02",
     "F0",
 )
 _HINTS = {
-    "53400": "raise max_prepared_transactions above the number of tasks that run at once, or set "
-    "option commitMode to staged",
     LOCK_TIMEOUT: "another transaction holds the lock for longer than option lockTimeout. If it is "
     "one of this query's own tasks, two tasks write the same key: repartition the rows by the key "
     "columns, or set option commitMode to staged",
@@ -76,6 +73,11 @@ def translate(error: Exception, what: str) -> AssentError:
     code = sqlstate(error)
     text = f"{what}: {_message(error)}"
     hint = _HINTS.get(code or "")
+    if code == "53200" and "max_prepared_transactions" in text:
+        hint = (
+            "raise max_prepared_transactions above the number of tasks of an epoch, or set option "
+            "commitMode to staged"
+        )
     if hint is not None:
         text = f"{text}; {hint}"
     if code is None or code.startswith(_RETRIABLE):
@@ -102,6 +104,9 @@ def translated(what: str) -> Iterator[None]:
 def _message(error: Exception) -> str:
     """The server's words without the statement, on one line. No client puts a password there."""
     text = str(error).partition("Query was:")[0].partition(" SQLSTATE:")[0]
+    # ADBC puts the statement before the server's words.
+    for severity in ("ERROR:", "FATAL:"):
+        text = text.partition(severity)[2] or text
     lines = [line.strip() for line in text.splitlines() if line.strip(" .")]
     shown = [line for line in lines if not line.startswith(("LINE ", "^"))]
     code = sqlstate(error)

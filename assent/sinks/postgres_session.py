@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +52,7 @@ class Sessions:
         import adbc_driver_postgresql.dbapi as adbc
 
         with _lock:
-            kept = _task_idle.pop(self, None)
+            kept = _task_idle.pop(self._key, None)
         if kept is not None:
             try:
                 asking(kept)(self._settings())
@@ -69,7 +71,7 @@ class Sessions:
     def keep_task(self, connection: adbc.Connection) -> None:
         """Leave a session, outside of any transaction, to the next task of this process."""
         with _lock:
-            known = _task_idle.setdefault(self, connection)
+            known = _task_idle.setdefault(self._key, connection)
         if known is not connection:
             connection.close()
 
@@ -105,12 +107,14 @@ class Sessions:
             # After the driver has answered to Spark, nothing may be lost with the server.
             "synchronous_commit": "on" if self.durable else "off",
         }
+        # Somebody who has chosen more than that keeps it.
+        kept = "'remote_apply'" if self.durable else "''"
         values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
         return (
             "SELECT set_config(wanted.name, wanted.value, false)"
             f" FROM (VALUES {values}) AS wanted (name, value)"
             " JOIN pg_catalog.pg_settings AS known ON known.name = wanted.name"
-            " WHERE NOT (known.name = 'synchronous_commit' AND known.setting = 'remote_apply')"
+            f" WHERE NOT (known.name = 'synchronous_commit' AND known.setting = {kept})"
         )
 
     def _take(self) -> psycopg.Connection[tuple[Any, ...]] | None:
@@ -118,7 +122,7 @@ class Sessions:
 
         while True:
             with _lock:
-                idle = _idle.get(self)
+                idle = _idle.get(self._key)
                 if not idle:
                     return None
                 connection = idle.pop()
@@ -131,14 +135,16 @@ class Sessions:
 
     def _keep(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         with _lock:
-            idle = _idle.setdefault(self, [])
+            idle = _idle.setdefault(self._key, [])
             if len(idle) < _KEPT and not connection.closed:
                 idle.append(connection)
                 return
         connection.close()
 
-    def __hash__(self) -> int:
-        return hash((str(self.address), self.lock_timeout, self.durable))
+    @property
+    def _key(self) -> tuple[int, str, str]:
+        # By process: a forked one must leave alone what its parent holds.
+        return os.getpid(), self.address.conninfo(), self._settings()
 
 
 def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) -> Ask:
@@ -154,11 +160,13 @@ def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) ->
 
 def close_idle() -> None:
     """Close what this process keeps open between epochs."""
+    own = os.getpid()
+    connections: list[Any] = []
     with _lock:
-        connections: list[Any] = [connection for idle in _idle.values() for connection in idle]
-        connections += _task_idle.values()
-        _idle.clear()
-        _task_idle.clear()
+        for key in [key for key in _idle if key[0] == own]:
+            connections += _idle.pop(key)
+        for key in [key for key in _task_idle if key[0] == own]:
+            connections.append(_task_idle.pop(key))
     for connection in connections:
         connection.close()
 
@@ -168,6 +176,7 @@ def _is_psycopg(connection: object) -> bool:
 
 
 _lock = threading.Lock()
-_idle: dict[Sessions, list[psycopg.Connection[tuple[Any, ...]]]] = {}
-"""By server, and by what was set on them."""
-_task_idle: dict[Sessions, Any] = {}
+_Key = tuple[int, str, str]
+_idle: dict[_Key, list[psycopg.Connection[tuple[Any, ...]]]] = {}
+_task_idle: dict[_Key, Any] = {}
+atexit.register(close_idle)

@@ -72,15 +72,16 @@ def converter(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
         )
 
     def convert(array: pa.Array) -> pa.Array:
-        _refuse_nul(name, array)
         if column.name in ("timestamp", "timestamptz", "time") and column.fraction() < 6:
             _refuse_finer(name, array, column)
         try:
-            return array if array.type == wire else array.cast(wire)
+            converted = array if array.type == wire else array.cast(wire)
         except pa.ArrowInvalid as error:
             raise AssentError(
                 f"column {name!r} cannot be written as {column.shown}: {error}"
             ) from error
+        _refuse_nul(name, converted)
+        return converted
 
     return convert
 
