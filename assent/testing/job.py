@@ -24,8 +24,8 @@ from assent.testing.session import start_session
 from assent.testing.spark_kafka import connector_jars
 
 FRONT_ENDS = ("datasource", "foreachbatch")
-SINKS = ("files", "kafka")
 SOURCES = ("pageviews", "kafka")
+SINKS = ("files", "kafka", "postgres")
 VALUE_COLUMNS = ("partition", "offset", "app", "page")
 """Of a page view, what becomes the value of a record."""
 
@@ -94,6 +94,8 @@ def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
 def _options(job: argparse.Namespace) -> dict[str, str]:
     if job.sink == "files":
         return {"path": str(job.output)}
+    if job.sink != "kafka":
+        return dict(job.option)
     return {
         "kafka.bootstrap.servers": job.bootstrap,
         "topic": job.topic,
@@ -105,9 +107,10 @@ def _options(job: argparse.Namespace) -> dict[str, str]:
 
 
 def _sinks(job: argparse.Namespace) -> list[Sink[Any]]:
-    if job.sink == "kafka":
-        values = read_options(_options(job), assent.KafkaSink.OPTIONS, sink="assent-kafka")
-        return [assent.KafkaSink.from_options(values)]
+    if job.sink != "files":
+        kind = assent.KafkaSink if job.sink == "kafka" else assent.PostgresSink
+        values = read_options(_options(job), kind.OPTIONS, sink=f"assent-{job.sink}")
+        return [kind.from_options(values)]
     outputs = [job.output] if job.second_output is None else [job.output, job.second_output]
     return [assent.FilesSink(str(output), file_format="parquet") for output in outputs]
 
@@ -126,6 +129,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bootstrap", help="kafka: host:port of the brokers")
     parser.add_argument("--topic", help="kafka: the topic, with as many partitions as the source")
     parser.add_argument("--transaction-timeout", default="5m", help="kafka: option of that name")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=lambda text: tuple(text.split("=", 1)),
+        help="postgres: name=value, as often as need be",
+    )
     parser.add_argument("--second-output", type=Path, help="a second files sink, same epochs")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument(
