@@ -8,13 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assent.protocol.errors import AssentError, FencedError, RetriableError
 from assent.protocol.step import Moment, Step, When
 from assent.protocol.verdict import Verdict
-from assent.sinks.postgres_session import close_idle
+from assent.sinks.postgres_session import asking, close_idle
+from assent.sinks.postgres_witness import Witnesses
+from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_witness import verdict
 from assent.testing.postgres import DATABASE, Postgres
 from assent.testing.proxy import Proxy
 from tests.postgres_stage import PostgresStage
@@ -200,6 +204,35 @@ def test_a_verdict_during_a_commit_is_never_aborted(query: SqlQuery) -> None:
         assert set(seen) <= {Verdict.PENDING, Verdict.COMMITTED}
         assert sink.verdict(handle) is Verdict.COMMITTED
     assert len(stage.rows()) == 40
+
+
+@pytest.mark.parametrize("past", [1, 2])
+def test_a_commit_between_two_questions_of_the_verdict(query: SqlQuery, past: int) -> None:
+    """Wherever the commit falls between the statements, it does not look like a rollback."""
+    stage = query.stage
+    assert isinstance(stage, PostgresStage)
+    sink = stage.sink()
+    sink.check(batch().schema)
+    handle = stage.prepare((1, "a"), sink=sink)
+    name = SqlName.parse(handle.name)
+    with stage.server.connect() as connection:
+        plain = asking(connection)
+        left = past
+
+        def ask(statement: str) -> list[tuple[Any, ...]]:
+            nonlocal left
+            answer = plain(statement)
+            left -= 1
+            if left == 0:
+                sink.commit(handle)
+                sink.publish(0, [handle])
+            return answer
+
+        found = verdict(0, Witnesses(stage.schema, name.mark).find(ask, name))
+    assert found in (Verdict.PENDING, Verdict.COMMITTED)
+    if left > 0:  # it was seen prepared by the first question
+        sink.commit(handle)
+    assert sink.verdict(handle) is Verdict.COMMITTED
 
 
 # The server

@@ -66,17 +66,19 @@ class Witnesses:
         The other way round, or in one snapshot, one that is committed between the two questions
         would look as if it had never been.
         """
-        prepared = ask(
-            f"SELECT 1 FROM pg_catalog.pg_prepared_xacts WHERE gid = {literal(str(name))}"
+        staging = staging_name(self.schema, name.name, self.mark)
+        [(prepared, staged)] = ask(
+            "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_xacts"
+            f" WHERE gid = {literal(str(name))}), to_regclass({literal(str(staging))}) IS NOT NULL"
         )
         if prepared:
             return Found(prepared=True, state=None)
-        [(state, staging, pruned)] = ask(
-            "SELECT w.state, w.staging IS NULL OR to_regclass(w.staging) IS NOT NULL, p.place"
+        [(state, empty, pruned)] = ask(
+            "SELECT w.state, w.staging IS NULL, p.place"
             f" FROM (SELECT 1) AS one LEFT JOIN {self.table} w ON w.name = {literal(str(name))}"
             f" LEFT JOIN {self.table} p ON p.name = {literal(self._pruned(name.name.identity))}"
         )
-        return Found(False, None if state is None else State(state), bool(staging), pruned)
+        return Found(False, None if state is None else State(state), staged or empty, pruned)
 
     def open(self, ask: Ask, identity: str) -> list[Open]:
         """Everything of this identity and sink that is prepared or staged."""
