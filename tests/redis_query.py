@@ -37,6 +37,12 @@ def batch(rows: Mapping[str, int]) -> pa.RecordBatch:
     )
 
 
+def waits_for_disk(server: RedisServer) -> bool:
+    """Whether the server can be asked to wait until rows are on disk: since 7.2."""
+    major, minor, *_ = server.client().info("server")["redis_version"].split(".")
+    return (int(major), int(minor)) >= (7, 2)
+
+
 class RedisStage:
     """A prefix of its own, a sink for it, and what readers see."""
 

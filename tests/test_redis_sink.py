@@ -27,7 +27,7 @@ from assent.protocol.name import nonce
 from assent.protocol.step import Step, When
 from assent.protocol.verdict import Verdict
 from assent.testing.redis import RedisCluster, RedisServer
-from tests.redis_query import RedisQuery, RedisStage, batch
+from tests.redis_query import RedisQuery, RedisStage, batch, waits_for_disk
 
 pytestmark = pytest.mark.redis
 
@@ -379,6 +379,19 @@ def test_killed_and_restarted_everything_is_still_there(
     assert query.seen() == {"a": "3", "b": "2"}
 
 
+def test_what_a_task_has_voted_for_survives_a_kill_at_once(start_redis: StartServer) -> None:
+    server = start_redis({})
+    if waits_for_disk(server):
+        server.client().config_set("appendfsync", "everysec")
+    stage = RedisStage(server)
+    rows = {f"key-{number}": number for number in range(2000)}
+    handle = stage.write(0, rows)
+    server.kill()
+    server.start()
+    assert stage.seen() == {key: str(number) for key, number in rows.items()}
+    assert stage.sink().verdict(handle) is Verdict.COMMITTED
+
+
 def test_what_the_server_lost_before_the_commit_is_written_again(
     start_redis: StartServer, tmp_path: Path
 ) -> None:
@@ -560,7 +573,13 @@ def test_a_slot_that_moves_while_a_task_writes(redis_cluster: RedisCluster) -> N
     transaction = sink.begin(stage.name(), 0)
     target = next(port for port in nodes if port != source)
     identity = nodes[target].execute_command("CLUSTER", "MYID")
-    for node in nodes.values():
+    nodes[target].execute_command(
+        *("CLUSTER", "SETSLOT", slot, "IMPORTING", nodes[source].execute_command("CLUSTER", "MYID"))
+    )
+    nodes[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", identity)
+    owned = f"assent:owner:{stage.prefix}"
+    nodes[source].execute_command("MIGRATE", "127.0.0.1", target, owned, 0, 5000)
+    for node in (nodes[target], *nodes.values()):
         node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", identity)
     sink.write(transaction, batch({"a": 1}))
     sink.commit(sink.pre_commit(transaction))

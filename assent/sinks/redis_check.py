@@ -86,14 +86,17 @@ def _check_persistence(
 def _lack_of_persistence(nodes: RedisNodes, place: Place, info: dict[str, Any]) -> str | None:
     if not int(info.get("aof_enabled", 0)):
         return "keeps no append-only file (appendonly is no)"
-    if server_version(info) >= WAITS_FOR_DISK:
-        return None
+    waits = server_version(info) >= WAITS_FOR_DISK
     try:
         answer = nodes.ask(place, "CONFIG", "GET", "appendfsync")
     except AssentError:
+        if waits:
+            return None  # a task that waits in vain will say so
         return "does not tell how it writes its append-only file (CONFIG GET is not allowed)"
-    text = answer[1].decode() if len(answer) == 2 else "in a way that it does not tell"
-    return None if text == "always" else f"writes its append-only file {text} (appendfsync)"
+    policy = answer[1].decode() if len(answer) == 2 else "unknown"
+    if policy == "always" or (policy == "everysec" and waits):
+        return None
+    return f"does not flush its append-only file in time (appendfsync is {policy})"
 
 
 def _check_eviction(info: dict[str, Any], where: str, allow_eviction: bool) -> None:

@@ -227,8 +227,8 @@ class RedisNodes:
             for address in self._addresses:
                 place = (address.host, address.port)
                 try:
-                    info: Any = self._client(place).info("server")
-                    if info.get("redis_mode") != "cluster":
+                    info: Any = self._client(place).info("cluster")
+                    if not info.get("cluster_enabled"):
                         self._alone = place
                     else:
                         self._slots = _slot_table(self._client(place), address.host)

@@ -107,8 +107,8 @@ class RedisServer:
     def pid(self) -> int:
         return self._running().pid
 
-    def client(self, **more: Any) -> redis.Redis:
-        """A plain client, of the library and not of the sink; answers are texts."""
+    def client(self, **more: Any) -> Any:
+        """A plain client of the library, not of the sink; answers are texts, as no type says."""
         more.setdefault("password", self._settings.get("requirepass"))
         return redis.Redis("127.0.0.1", self.port, decode_responses=True, **more)
 
@@ -145,7 +145,7 @@ class RedisServer:
             self._running().stop()
         self.start()
 
-    def wait_until(self, ready: Callable[[redis.Redis], bool], what: str) -> None:
+    def wait_until(self, ready: Callable[[Any], bool], what: str) -> None:
         """Wait for what a client sees."""
 
         def is_so() -> bool:
@@ -194,7 +194,7 @@ class RedisCluster:
         """All nodes, any of which leads to the others."""
         return ",".join(node.url for node in self.nodes)
 
-    def client(self) -> redis.RedisCluster:
+    def client(self) -> Any:
         """The library's own client of clusters; answers are texts."""
         return redis.RedisCluster("127.0.0.1", self.nodes[0].port, decode_responses=True)
 
@@ -207,6 +207,7 @@ class RedisCluster:
         for node in self.nodes:
             node.wait_until(self._is_whole, "the cluster was whole")
 
-    def _is_whole(self, client: redis.Redis) -> bool:
-        info: Any = client.execute_command("CLUSTER INFO")
-        return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes)
+    def _is_whole(self, client: Any) -> bool:
+        info = client.execute_command("CLUSTER INFO")
+        whole = int(info["cluster_known_nodes"]) == len(self.nodes)
+        return whole and info["cluster_state"] == "ok"
