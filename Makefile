@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 ARGUMENTS ?=
 
-.PHONY: help demo test test-faults lint format bench clean java environment
+.PHONY: help demo test test-faults lint format bench clean java environment servers
 # One after the other, also under -j: two Spark sessions at once only slow each other down.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -21,10 +21,10 @@ help: ## show this
 demo: java environment ## kill a job at the worst instants and count: about a minute
 	@$(RUN) .venv/bin/assent demo $(ARGUMENTS)
 
-test: java environment ## all tests but the long fault matrices
+test: java environment servers ## all tests but the long fault matrices
 	@$(RUN) $(PY) -m pytest -m "not faults" $(ARGUMENTS)
 
-test-faults: java environment ## the long fault matrices
+test-faults: java environment servers ## the long fault matrices
 	@$(RUN) $(PY) -m pytest -m faults $(ARGUMENTS)
 
 lint: environment ## ruff and mypy
@@ -49,3 +49,6 @@ java:
 
 environment:
 	@"$(ROOT)/tools/environment" python
+
+servers:
+	@"$(ROOT)/tools/environment" servers

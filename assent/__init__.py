@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from assent.sinks.kafka import KafkaSink
     from assent.sinks.postgres import PostgresSink
+    from assent.sinks.redis import RedisSink
 
 __all__ = [
     "AssentError",
@@ -54,6 +55,7 @@ __all__ = [
     "LossError",
     "Pending",
     "PostgresSink",
+    "RedisSink",
     "ReplayError",
     "RetriableError",
     "Sink",
@@ -70,10 +72,10 @@ def register(spark: SparkSession) -> None:
     from assent.spark.files import FilesSource
     from assent.spark.kafka import KafkaSource
     from assent.spark.postgres import PostgresSource
+    from assent.spark.redis import RedisSource
 
-    spark.dataSource.register(FilesSource)
-    spark.dataSource.register(KafkaSource)
-    spark.dataSource.register(PostgresSource)
+    for source in (FilesSource, KafkaSource, PostgresSource, RedisSource):
+        spark.dataSource.register(source)
 
 
 def __getattr__(name: str) -> object:
@@ -86,6 +88,10 @@ def __getattr__(name: str) -> object:
         from assent.sinks.postgres import PostgresSink
 
         return PostgresSink
+    if name == "RedisSink":
+        from assent.sinks.redis import RedisSink
+
+        return RedisSink
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -95,11 +95,6 @@ def test_json(stage: RedisStage) -> None:
 
 
 def test_sorted_sets_hold_absolute_scores(stage: RedisStage) -> None:
-    more: dict[str, Any] = {
-        "structure": "sortedSet",
-        "member_column": "who",
-        "score_column": "points",
-    }
     batch = rows(key=["x", "x", "y"], who=["a", "b", "a"], points=[1, 2, 3])
     for epoch in (0, 0, 1):  # a replay adds nothing up
         stage.write(epoch, batch, **SCORES)
@@ -109,11 +104,6 @@ def test_sorted_sets_hold_absolute_scores(stage: RedisStage) -> None:
 
 
 def test_one_sorted_set_for_all(stage: RedisStage) -> None:
-    more: dict[str, Any] = {
-        "structure": "sortedSet",
-        "member_column": "who",
-        "score_column": "points",
-    }
     stage.write(0, rows(who=["a"], points=[float("inf")]), key_columns=(), **SCORES)
     assert stage.seen() == {"": {"a": float("inf")}}
 
