@@ -159,6 +159,7 @@ def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(ConfigurationError, match="is not the address of a Redis") as caught:
         RedisSink(url, "views:")
     assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__  # whatever it says, it may quote the URL
 
 
 def test_the_target_is_the_same_however_it_is_spelt() -> None:
