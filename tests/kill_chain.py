@@ -9,6 +9,7 @@ from assent.ledger.settlement import unfinished
 from assent.spark.assembly import open_checkpoint
 from assent.testing.boundaries import Boundaries, format_boundaries
 from assent.testing.crash import CrashPoint
+from assent.testing.job import sink_argument
 from assent.testing.process import DriverProcess
 from assent.testing.reader import ListingReader, count
 
@@ -38,14 +39,15 @@ class KillChain:
         )
         self.outputs = [folder / f"output-{number}" for number in range(outputs)]
         self.checkpoint = folder / "checkpoint"
-        second = ["--second-output", str(self.outputs[1])] if outputs > 1 else []
         self._command = [
             *script,
             "--front-end",
             front_end,
-            "--output",
-            str(self.outputs[0]),
-            *second,
+            *[
+                word
+                for output in self.outputs
+                for word in sink_argument("files", {"path": str(output)})
+            ],
             "--checkpoint",
             str(self.checkpoint),
             "--boundaries",

@@ -13,9 +13,13 @@ from assent.protocol.name import nonce
 from assent.protocol.sink import Sink
 from assent.sinks.files import FilesSink
 from assent.sinks.kafka import KafkaSink
+from assent.sinks.postgres import PostgresSink
+from assent.sinks.redis import RedisSink
 from assent.testing.conformance import SinkConformance
 from assent.testing.kafka import KafkaCluster
+from assent.testing.postgres import Postgres
 from assent.testing.reader import data_files
+from assent.testing.redis import RedisServer
 from assent.testing.subject import Row, Subject
 from examples.custom_sink import LinesSink
 from tests.kafka_kit import committed
@@ -91,6 +95,78 @@ class KafkaSubject(Subject):
     def visible(self) -> list[Row]:
         rows = map(json.loads, committed(self._kafka.bootstrap_servers, self._topic))
         return [(row["id"], row["text"]) for row in rows]
+
+
+class PostgresSubject(Subject):
+    def __init__(self, server: Postgres, commit_mode: str) -> None:
+        self._server = server
+        self._commit_mode = commit_mode
+        self._schema = f"conformance_{nonce()}"
+        server.run(
+            f"CREATE SCHEMA {self._schema}",
+            f"CREATE TABLE {self._schema}.rows (id bigint, text text)",
+        )
+
+    def sink(self) -> Sink[Any]:
+        return PostgresSink(
+            self._server.url,
+            f"{self._schema}.rows",
+            "postgres",
+            self._server.password,
+            commit_mode=self._commit_mode,
+        )
+
+    def visible(self) -> list[Row]:
+        return [
+            (number, text)
+            for number, text in self._server.rows(f"SELECT id, text FROM {self._schema}.rows")
+        ]
+
+    def leftovers(self) -> list[str]:
+        found = self._server.rows(
+            "SELECT table_name FROM information_schema.tables"
+            f" WHERE table_schema = '{self._schema}'"
+        )
+        return [name for (name,) in found if name not in ("rows", "assent_witnesses")]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("commit_mode", ["prepared", "staged"])
+class TestPostgres(SinkConformance):
+    @pytest.fixture
+    def subject(self, postgres: Postgres, commit_mode: str) -> Subject:
+        return PostgresSubject(postgres, commit_mode)
+
+
+class RedisSubject(Subject):
+    transactional = False
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._prefix = f"conformance-{nonce()}:"
+
+    def sink(self) -> Sink[Any]:
+        return RedisSink(
+            self._server.url,
+            key_prefix=self._prefix,
+            structure="string",
+            key_columns=["id"],
+            value_columns=["text"],
+        )
+
+    def visible(self) -> list[Row]:
+        client = self._server.client()
+        return [
+            (int(key.removeprefix(self._prefix)), client.get(key))
+            for key in set(client.scan_iter(f"{self._prefix}*"))
+        ]
+
+
+@pytest.mark.redis
+class TestRedis(SinkConformance):
+    @pytest.fixture
+    def subject(self, redis_server: RedisServer) -> Subject:
+        return RedisSubject(redis_server)
 
 
 @pytest.mark.kafka

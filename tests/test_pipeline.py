@@ -22,10 +22,15 @@ from assent.testing.kafka import KafkaCluster
 from assent.testing.pipeline import ROWS_PER_EPOCH, SECONDS, Pipeline, from_kafka, scripted
 from assent.testing.process import DriverProcess, ProcessKind
 from assent.testing.reader import Rows
+from assent.testing.redis import RedisServer
 from assent.testing.spark_cluster import SparkCluster
 from assent.testing.stage import Stage
 from assent.testing.stage_kafka import KafkaStage
+from assent.testing.stage_postgres import PostgresStage
+from assent.testing.stage_redis import RedisStage
 from tests.plugins.kafka import require_kafka
+from tests.plugins.postgres import require_postgres
+from tests.plugins.redis import require_redis
 from tests.test_kills import EVERY_STEP
 
 pytestmark = pytest.mark.spark
@@ -190,12 +195,45 @@ def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
 @pytest.fixture
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     """A stage with servers of the test's own, which may die."""
-    assert request.param == "kafka"
-    with require_kafka() as cluster:
-        yield KafkaStage(cluster)
+    sink, _, mode = request.param.partition(" ")
+    if sink == "kafka":
+        with require_kafka() as cluster:
+            yield KafkaStage(cluster)
+    elif sink == "postgres":
+        with require_postgres() as postgres:
+            yield PostgresStage(postgres, mode)
+    else:
+        with require_redis(RedisServer) as redis:
+            yield RedisStage(redis)
 
 
-SINKS = [pytest.param("kafka", marks=pytest.mark.kafka)]
+SINKS = [
+    pytest.param("kafka", marks=pytest.mark.kafka),
+    pytest.param("postgres prepared", marks=pytest.mark.postgres),
+    pytest.param("postgres staged", marks=pytest.mark.postgres),
+    pytest.param("redis", marks=pytest.mark.redis),
+]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("stage", SINKS[1:], indirect=True)
+def test_the_driver_killed_at_every_step(stage: Stage, tmp_path: Path) -> None:
+    points = [
+        "after-recover@*#2",
+        "after-begin@2/1",
+        "during-write@3/0",
+        "after-pre-commit@4/1",
+        "before-decide@5",
+        "after-decide@6",
+        "during-commit@7",
+        "during-recover@7",
+        "after-commit@8",
+        "after-complete@9",
+    ]
+    pipeline = Pipeline(tmp_path, stage, scripted(epochs=11))
+    with pipeline.watch() as watch:
+        pipeline.kill_at(points)
+        pipeline.assert_exactly_once(watch)
 
 
 @pytest.mark.faults

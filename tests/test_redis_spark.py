@@ -1,4 +1,4 @@
-"""Real Spark and a real Redis: both front-ends, and drivers that are killed (SIGKILL)."""
+"""Real Spark and a real Redis, by both front-ends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import assent
-from assent.ledger.settlement import unfinished
-from assent.protocol.name import nonce
-from assent.spark.assembly import open_checkpoint
-from assent.testing.boundaries import DEFAULT_BOUNDARIES, Boundaries, format_boundaries
-from assent.testing.crash import CrashPoint
+from assent.testing.boundaries import DEFAULT_BOUNDARIES, Boundaries
 from assent.testing.pageviews import APPS, page_views
 from assent.testing.process import DriverProcess
-from assent.testing.reader import Count, expected_rows
 from assent.testing.redis import RedisServer
 from tests.kill_chain import SECONDS
 from tests.redis_query import RedisStage
@@ -26,8 +21,6 @@ from tests.redis_query import RedisStage
 pytestmark = [pytest.mark.redis, pytest.mark.spark]
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "page_views_into_redis.py"
-BOUNDARIES: Boundaries = ((1500, 1500), (3000, 3005), (3000, 3008))
-POINTS = ["during-write@1", "before-decide@1", "after-decide@1", "during-commit@1"]
 
 
 def views_per_app(boundaries: Boundaries = DEFAULT_BOUNDARIES) -> dict[str, int]:
@@ -114,62 +107,3 @@ def test_the_example(redis_server: RedisServer, tmp_path: Path) -> None:
         assert "20005" in driver.tail()
     counts = runpy.run_path(str(EXAMPLE))["counts"]
     assert counts(redis_server.url) == views_per_app()
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("front_end", ["datasource", "foreachbatch"])
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at_the_worst_instants(
-    redis_server: RedisServer, front_end: str, point: str, tmp_path: Path
-) -> None:
-    prefix = f"{nonce()}:"
-    checkpoint = tmp_path / "checkpoint"
-    command = [
-        *("-m", "assent.testing.job", "--front-end", front_end, "--sink", "redis"),
-        *("--url", redis_server.url, "--key-prefix", prefix),
-        *("--checkpoint", str(checkpoint), "--boundaries", format_boundaries(BOUNDARIES)),
-    ]
-    epochs = expected_rows(BOUNDARIES)
-
-    def visible() -> Counter[tuple[int, int]]:
-        found: Counter[tuple[int, int]] = Counter()
-        for key in redis_server.client().scan_iter(f"{prefix}*", count=1000):
-            partition, offset = key.removeprefix(prefix).split(":")
-            found[int(partition), int(offset)] += 1
-        return found
-
-    with DriverProcess(command, tmp_path, crash=CrashPoint.parse(point)) as driver:
-        driver.await_marker(SECONDS)
-        driver.kill_all()
-    # Rows of the epoch that was under way may be there, and none of a later one.
-    assert not visible() - (epochs[0] + epochs[1])
-    assert not epochs[0] - visible()
-    with DriverProcess(command, tmp_path) as driver:
-        driver.await_exit(SECONDS)
-    found = Count.of(visible(), epochs[0] + epochs[1] + epochs[2])
-    assert found.exact, found
-    ledger, state = open_checkpoint(str(checkpoint))
-    assert unfinished(ledger, state) == []
-
-
-@pytest.mark.faults
-def test_redis_is_killed_under_a_running_query(redis_server: RedisServer, tmp_path: Path) -> None:
-    """SIGKILL of the server while a task writes; the query is started again when it is back."""
-    with RedisServer() as server:
-        prefix = "views:"
-        command = [
-            *("-m", "assent.testing.job", "--front-end", "datasource", "--sink", "redis"),
-            *("--url", server.url, "--key-prefix", prefix),
-            *("--checkpoint", str(tmp_path / "checkpoint")),
-            *("--boundaries", format_boundaries(BOUNDARIES)),
-        ]
-        point = CrashPoint.parse("during-write@1/1")
-        with DriverProcess(command, tmp_path, crash=point) as driver:
-            driver.await_marker(SECONDS)
-            server.kill()
-            driver.kill_all()
-        server.start()
-        with DriverProcess(command, tmp_path) as driver:
-            driver.await_exit(SECONDS)
-        keys = list(server.client().scan_iter(f"{prefix}*", count=1000))
-        assert len(keys) == sum(BOUNDARIES[-1])

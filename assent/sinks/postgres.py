@@ -232,8 +232,12 @@ class PostgresSink(Sink["PostgresTransaction"]):
         if not self._exactly_once:
             return
         if handle.details.get("mode") == CommitMode.PREPARED.value:
-            with self._sessions().control() as connection:
-                connection.execute(f"COMMIT PREPARED '{name}'".encode())
+            try:
+                with self._sessions().control() as connection:
+                    connection.execute(f"COMMIT PREPARED '{name}'".encode())
+            except AssentError:
+                if self.verdict(handle) is not Verdict.COMMITTED:  # now, or already before
+                    raise
             return
         found = self.verdict(handle)
         if found not in (Verdict.COMMITTED, Verdict.PENDING):

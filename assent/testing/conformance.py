@@ -172,17 +172,18 @@ class SinkConformance:
         assert _handles(subject, name.identity) == []
 
     def test_pending_lists_those_of_the_identity_and_no_others(self, subject: Subject) -> None:
+        if not subject.transactional:
+            pytest.skip("in an idempotent store nothing is ever pending")
         sink = subject.sink()
         sink.check(SCHEMA)
         first, second = _name(), _name()
         ours = prepare(sink, first, [(1, "a")])
         theirs = prepare(sink, second, [(2, "b")])
-        if subject.transactional:
-            assert _handles(subject, first.identity) == [ours]
-            assert _handles(subject, second.identity) == [theirs]
-            [pending] = sink.pending(first.identity)
-            assert pending.term == first.term
-            assert pending.may_belong_to(first.place)
+        assert _handles(subject, first.identity) == [ours]
+        assert _handles(subject, second.identity) == [theirs]
+        [pending] = sink.pending(first.identity)
+        assert pending.term == first.term
+        assert pending.may_belong_to(first.place)
         assert _handles(subject, nonce()) == []
         sink.abort(ours)
         sink.abort(theirs)
@@ -193,16 +194,19 @@ class SinkConformance:
         sink = subject.sink()
         sink.check(SCHEMA)
         handle = prepare(sink, _name(), [(1, "a")])
-        assert settle_elsewhere(sink, "commit", handle) == "committed"
+        # Where whole epochs are shown by one act, it is `publish` that commits.
+        assert settle_elsewhere(sink, "commit", handle) in ("committed", "pending")
         subject.sink().publish(0, [handle])
+        assert settle_elsewhere(sink, "verdict", handle) == "committed"
         assert subject.visible() == [(1, "a")]
 
     def test_a_writer_killed_before_it_was_done_leaves_what_is_swept(
         self, subject: Subject
     ) -> None:
         subject.sink().check(SCHEMA)
+        identity = nonce()
         for step in ("begin", "write"):
-            name = _name()
+            name = _name(identity=identity)
             with writer_killed_after(subject.sink(), name, [(1, "a")], step):
                 for handle in _handles(subject, name.identity):
                     subject.sink().recover_and_abort(handle, None)

@@ -1,13 +1,14 @@
 """The page-view job as a driver of its own: what the tests and the demo run, kill and restart.
 
-``python -m assent.testing.job --front-end datasource --output … --checkpoint …`` ends with 0 when
+``python -m assent.testing.job --front-end datasource --sink … --checkpoint …`` ends with 0 when
 every epoch of the scripted topic is processed, and can be started again after any crash.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,25 @@ from assent.testing.spark_kafka import connector_jars
 
 FRONT_ENDS = ("datasource", "foreachbatch")
 SOURCES = ("pageviews", "kafka")
-SINKS = ("files", "kafka", "postgres")
-VALUE_COLUMNS = ("partition", "offset", "app", "page")
-"""Of a page view, what becomes the value of a record."""
+SINKS = {
+    "files": "FilesSink",
+    "kafka": "KafkaSink",
+    "postgres": "PostgresSink",
+    "redis": "RedisSink",
+}
+"""The sinks by the name in their format, and their classes."""
+
+
+def sink_argument(sink: str, options: Mapping[str, str]) -> list[str]:
+    """What tells the job to write into a sink."""
+    return ["--sink", json.dumps({"sink": sink, "options": dict(options)})]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job until everything is processed."""
     job = _parser().parse_args(arguments)
-    if job.second_output is not None and job.front_end != "foreachbatch":
-        _parser().error("--second-output needs --front-end foreachbatch")
-    if job.sink == "files" and job.output is None:
-        _parser().error("--sink files needs --output")
-    if job.sink == "kafka" and not (job.bootstrap and job.topic):
-        _parser().error("--sink kafka needs --bootstrap and --topic")
+    if len(job.sink) > 1 and job.front_end != "foreachbatch":
+        _parser().error("several sinks need --front-end foreachbatch")
     if job.source == "kafka" and not (job.source_bootstrap and job.source_topic and job.per_epoch):
         _parser().error("--source kafka needs --source-bootstrap, --source-topic and --per-epoch")
     settings = dict(setting.split("=", 1) for setting in job.setting)
@@ -86,57 +92,42 @@ def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
         common["commitOffsets"] = job.commit_offsets
         common["commitOffsets.kafka.bootstrap.servers"] = job.source_bootstrap
     if job.front_end == "datasource":
-        writer = views.writeStream.format(f"assent-{job.sink}")
-        return writer.options(**_options(job), **common)
-    return views.writeStream.foreachBatch(assent.Epochs(*_sinks(job), **common))
+        [(sink, options)] = job.sink
+        return views.writeStream.format(f"assent-{sink}").options(**options, **common)
+    sinks = [_sink(sink, options) for sink, options in job.sink]
+    return views.writeStream.foreachBatch(assent.Epochs(*sinks, **common))
 
 
-def _options(job: argparse.Namespace) -> dict[str, str]:
-    if job.sink == "files":
-        return {"path": str(job.output)}
-    if job.sink != "kafka":
-        return dict(job.option)
-    return {
-        "kafka.bootstrap.servers": job.bootstrap,
-        "topic": job.topic,
-        "valueFormat": "json",
-        "keyColumns": "user",
-        "valueColumns": ",".join(VALUE_COLUMNS),
-        "transactionTimeout": job.transaction_timeout,
-    }
+def _sink(sink: str, options: Mapping[str, str]) -> Sink[Any]:
+    made = getattr(assent, SINKS[sink])
+    found: Sink[Any] = made.from_options(read_options(options, made.OPTIONS, sink=f"assent-{sink}"))
+    return found
 
 
-def _sinks(job: argparse.Namespace) -> list[Sink[Any]]:
-    if job.sink != "files":
-        kind = assent.KafkaSink if job.sink == "kafka" else assent.PostgresSink
-        values = read_options(_options(job), kind.OPTIONS, sink=f"assent-{job.sink}")
-        return [kind.from_options(values)]
-    outputs = [job.output] if job.second_output is None else [job.output, job.second_output]
-    return [assent.FilesSink(str(output), file_format="parquet") for output in outputs]
+def _read_sink(text: str) -> tuple[str, dict[str, str]]:
+    value = json.loads(text)
+    if value["sink"] not in SINKS:
+        raise ValueError(value["sink"])
+    return value["sink"], value["options"]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m assent.testing.job", description=__doc__)
     parser.add_argument("--front-end", choices=FRONT_ENDS, required=True)
-    parser.add_argument("--sink", choices=SINKS, default="files")
+    parser.add_argument(
+        "--sink",
+        action="append",
+        required=True,
+        type=_read_sink,
+        help='JSON, such as {"sink": "files", "options": {"path": "/data/views"}}; several at once '
+        "with foreachbatch",
+    )
     parser.add_argument("--source", choices=SOURCES, default="pageviews")
     parser.add_argument("--source-bootstrap", help="kafka: host:port of its brokers")
     parser.add_argument("--source-topic", help="kafka: a topic of page views as JSON")
     parser.add_argument("--per-epoch", help="kafka: at most so many records an epoch")
     parser.add_argument("--commit-offsets", help="kafka: publish offsets to this consumer group")
     parser.add_argument("--setting", action="append", default=[], help="name=value, of Spark")
-    parser.add_argument("--output", type=Path, help="files: the folder")
-    parser.add_argument("--bootstrap", help="kafka: host:port of the brokers")
-    parser.add_argument("--topic", help="kafka: the topic, with as many partitions as the source")
-    parser.add_argument("--transaction-timeout", default="5m", help="kafka: option of that name")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=lambda text: tuple(text.split("=", 1)),
-        help="postgres: name=value, as often as need be",
-    )
-    parser.add_argument("--second-output", type=Path, help="a second files sink, same epochs")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument(
         "--guarantee",

@@ -151,6 +151,9 @@ class Pipeline:
         assert not missing, f"lost: {sorted(missing)[:10]} of {missing.total()}"
         assert watch.violations == []
         assert watch.looks > 1
+        if self.stage.atomic:
+            torn = [total for total in watch.totals if total % ROWS_PER_EPOCH]
+            assert not torn, f"parts of an epoch were seen: {sorted(torn)[:10]} rows"
         ledger, state = open_checkpoint(str(self.checkpoint))
         assert unfinished(ledger, state) == []
         assert self.stage.pending(self.trial) == []

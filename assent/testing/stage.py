@@ -14,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
+from assent.testing.job import sink_argument
 from assent.testing.reader import Rows, data_files, read_rows
 
-STAGES = ("files", "kafka")
+STAGES = ("files", "kafka", "postgres", "redis")
 """The sinks that there is a stage for."""
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -44,6 +45,8 @@ class Stage(ABC):
 
     name: ClassVar[str]
     """As in the format `assent-<name>`."""
+    atomic: bool = False
+    """Whether readers see all of an epoch at once, or nothing of it."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -94,6 +97,8 @@ class Watch:
 
     def __init__(self, stage: Stage, trial: str) -> None:
         self.looks = 0
+        self.totals: set[int] = set()
+        """How many rows were there, at any look."""
         self.violations: list[str] = []
         self._stage = stage
         self._trial = trial
@@ -139,6 +144,7 @@ class Watch:
             self._note(f"{len(gone)} rows were there and are gone, such as {sorted(gone)[:5]}")
         self._seen |= found
         self.looks += 1
+        self.totals.add(found.total())
         self._changed.notify_all()
 
     def _note(self, violation: str) -> None:
@@ -159,6 +165,14 @@ def open_stage(name: str, folder: Path) -> Stage:
         from assent.testing.stage_kafka import KafkaStage
 
         return KafkaStage()
+    if name == "postgres":
+        from assent.testing.stage_postgres import PostgresStage
+
+        return PostgresStage()
+    if name == "redis":
+        from assent.testing.stage_redis import RedisStage
+
+        return RedisStage()
     return FilesStage(folder)
 
 
@@ -166,6 +180,7 @@ class FilesStage(Stage):
     """Parquet files in a folder: there is nothing to start."""
 
     name = "files"
+    atomic = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -177,7 +192,7 @@ class FilesStage(Stage):
         pass
 
     def prepare(self, trial: str) -> Sequence[str]:
-        return ["--sink", "files", "--output", str(self._folder / trial)]
+        return sink_argument("files", {"path": str(self._folder / trial)})
 
     def rows(self, trial: str) -> Rows:
         return read_rows(data_files(self._folder / trial))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from assent.sinks.kafka_control import KafkaControl
+from assent.testing.job import sink_argument
 from assent.testing.kafka import Broker, KafkaCluster
 from assent.testing.kafka_views import CommittedReader, read_views
 from assent.testing.reader import Rows
@@ -31,8 +32,15 @@ class KafkaStage(Stage):
 
     def prepare(self, trial: str) -> Sequence[str]:
         self.cluster.create_topic(trial, partitions=2)
-        servers = self.cluster.bootstrap_servers
-        return ["--sink", "kafka", "--bootstrap", servers, "--topic", trial]
+        options = {
+            "kafka.bootstrap.servers": self.cluster.bootstrap_servers,
+            "topic": trial,
+            "valueFormat": "json",
+            "keyColumns": "user",
+            "valueColumns": "partition,offset,app,page",
+            "transactionTimeout": "5m",
+        }
+        return sink_argument("kafka", options)
 
     def rows(self, trial: str) -> Rows:
         return read_views(self.cluster, trial)

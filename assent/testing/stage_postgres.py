@@ -1,0 +1,62 @@
+"""The stage of the PostgreSQL sink: a real server, and a table for each trial."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from assent.testing.job import sink_argument
+from assent.testing.postgres import Postgres
+from assent.testing.reader import Rows
+from assent.testing.stage import Stage
+
+
+class PostgresStage(Stage):
+    """One server for all trials, each in a schema of its own."""
+
+    name = "postgres"
+
+    def __init__(self, server: Postgres | None = None, commit_mode: str = "auto") -> None:
+        self._server = server or Postgres()
+        self._owned = server is None
+        self._commit_mode = commit_mode
+        self.atomic = commit_mode == "staged"
+
+    def start(self) -> None:
+        if self._owned:
+            self._server.start()
+
+    def stop(self) -> None:
+        if self._owned:
+            self._server.close()
+
+    def prepare(self, trial: str) -> Sequence[str]:
+        self._server.run(f'CREATE SCHEMA "{trial}"')
+        options = {
+            **self._server.options(f'"{trial}".views'),
+            "commitMode": self._commit_mode,
+            "createTable": "true",
+        }
+        return sink_argument("postgres", options)
+
+    def rows(self, trial: str) -> Rows:
+        if not self._tables(trial, "views"):
+            return Counter()
+        found = self._server.rows(f'SELECT "partition", "offset" FROM "{trial}".views')
+        return Counter((partition, offset) for partition, offset in found)
+
+    def pending(self, trial: str) -> list[str]:
+        prepared = self._server.rows("SELECT gid FROM pg_prepared_xacts")
+        staged = self._tables(trial, "assent_%", but="assent_witnesses")
+        return [gid for (gid,) in prepared] + staged
+
+    @property
+    def servers(self) -> Sequence[Postgres]:
+        return [self._server]
+
+    def _tables(self, schema: str, pattern: str, but: str = "") -> list[str]:
+        found = self._server.rows(
+            "SELECT table_name FROM information_schema.tables"
+            f" WHERE table_schema = '{schema}' AND table_name LIKE '{pattern}'"
+        )
+        return [name for (name,) in found if name != but]
