@@ -20,11 +20,12 @@ from assent.sinks.kafka_group import ConsumerGroup
 from assent.testing.crash import CrashPoint
 from assent.testing.kafka import KafkaCluster
 from assent.testing.pipeline import ROWS_PER_EPOCH, SECONDS, Pipeline, from_kafka, scripted
+from assent.testing.postgres import Postgres
 from assent.testing.process import DriverProcess, ProcessKind
 from assent.testing.reader import Rows
 from assent.testing.redis import RedisServer
 from assent.testing.spark_cluster import SparkCluster
-from assent.testing.stage import Stage
+from assent.testing.stage import FilesStage, Stage
 from assent.testing.stage_kafka import KafkaStage
 from assent.testing.stage_postgres import PostgresStage
 from assent.testing.stage_redis import RedisStage
@@ -187,6 +188,33 @@ def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
 
             assert pipeline.disturb_at(steps, overtake) == 1
             pipeline.assert_exactly_once(watch)
+
+
+# Several sinks in one epoch
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.faults
+def test_one_epoch_into_kafka_postgres_and_files_killed_between_their_commits(
+    kafka: KafkaCluster, postgres: Postgres, tmp_path: Path
+) -> None:
+    """One pass over the data and one decision: after recovery all of them have it (R17)."""
+    others: list[tuple[Stage, str]] = [
+        (PostgresStage(postgres, "prepared"), "both_prepared"),
+        (PostgresStage(postgres, "staged"), "both_staged"),
+        (FilesStage(tmp_path), "files"),
+    ]
+    more = [word for stage, trial in others for word in stage.prepare(trial)]
+    pipeline = Pipeline(tmp_path, KafkaStage(kafka), scripted(epochs=6), "foreachbatch", more)
+    # Two tasks and four sinks: eight handles, and then each sink is published.
+    points = ["during-commit@1#1", "during-commit@2#3", "during-commit@3#7", "during-commit@4#9"]
+    with pipeline.watch() as watch:
+        pipeline.kill_at(points)
+        pipeline.assert_exactly_once(watch)
+    for stage, trial in others:
+        assert stage.rows(trial) == pipeline.expected, trial
+        assert stage.pending(trial) == [], trial
 
 
 # Any sink
