@@ -1,4 +1,4 @@
-"""A partitioner whose process is killed when it takes more memory than it may, as in a container."""
+"""A partitioner whose process is killed when it takes too much memory, as in a container."""
 
 from __future__ import annotations
 
