@@ -18,7 +18,7 @@ help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' "$(ROOT)/Makefile" | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo '  ARGUMENTS="..." is passed on: make test ARGUMENTS="-k ledger"'
 
-demo: java environment ## kill a job at the worst instants and count: about a minute
+demo: java environment archive ## kill a job at the worst instants and count: about a minute
 	@$(RUN) .venv/bin/assent demo $(ARGUMENTS)
 
 test: java environment servers ## all tests but the long fault matrices
@@ -49,6 +49,10 @@ java:
 
 environment:
 	@"$(ROOT)/tools/environment" python
+
+# What Spark loads at every start, kept: made once.
+archive: environment
+	@$(RUN) $(PY) -m assent.testing.archive
 
 servers:
 	@"$(ROOT)/tools/environment" servers

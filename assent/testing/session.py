@@ -8,10 +8,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
-import pyspark
 from pyspark.sql import SparkSession
+
+from assent.testing.archive import java_options, spark_home
 
 ROWS_PER_ARROW_BATCH = 1000
 
@@ -33,11 +33,12 @@ def start_session(
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_PER_ARROW_BATCH))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", f"{_JAVA_OPTIONS} {java_options()}")
         .config("spark.executor.extraJavaOptions", _JAVA_OPTIONS)
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["SPARK_HOME"] = str(_home())
+    os.environ["SPARK_HOME"] = str(spark_home())
+    os.environ["SPARK_WORKER_DIR"] = _work_folder()
     if not master.startswith("local["):
         for variable in _variables_of_executors():
             builder = builder.config(f"spark.executorEnv.{variable}", os.environ[variable])
@@ -48,19 +49,11 @@ def start_session(
     return session
 
 
-def _home() -> Path:
-    """Spark's home as a folder of links, for two reasons.
-
-    Executors keep their `work` folder in it, which must not lie within an installed package. And
-    without its folder `python` Spark's Python processes, of which a query starts many, import
-    the installed pyspark; otherwise each would compile it anew from an archive of sources.
-    """
-    home = Path(tempfile.mkdtemp(prefix="spark-home-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name != "python":
-            (home / entry.name).symlink_to(entry)
-    return home
+def _work_folder() -> str:
+    """Where executors of a local cluster work: gone with this process."""
+    folder = tempfile.mkdtemp(prefix="spark-work-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _variables_of_executors() -> list[str]:
