@@ -35,6 +35,7 @@ from assent.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from assent.sinks.hbase import HBaseSink
     from assent.sinks.kafka import KafkaSink
     from assent.sinks.postgres import PostgresSink
     from assent.sinks.redis import RedisSink
@@ -47,6 +48,7 @@ __all__ = [
     "FencedError",
     "FilesSink",
     "Guarantee",
+    "HBaseSink",
     "Handle",
     "IdentityError",
     "InDoubtError",
@@ -70,16 +72,21 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Make the formats `assent-…` known to a session that did not find them by itself."""
     from assent.spark.files import FilesSource
+    from assent.spark.hbase import HBaseSource
     from assent.spark.kafka import KafkaSource
     from assent.spark.postgres import PostgresSource
     from assent.spark.redis import RedisSource
 
-    for source in (FilesSource, KafkaSource, PostgresSource, RedisSource):
+    for source in (FilesSource, HBaseSource, KafkaSource, PostgresSource, RedisSource):
         spark.dataSource.register(source)
 
 
 def __getattr__(name: str) -> object:
     # Sinks of extras are loaded when they are asked for.
+    if name == "HBaseSink":
+        from assent.sinks.hbase import HBaseSink
+
+        return HBaseSink
     if name == "KafkaSink":
         from assent.sinks.kafka import KafkaSink
 

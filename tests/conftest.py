@@ -10,7 +10,12 @@ from pyspark.sql import SparkSession
 from assent.testing.pageviews import PageViews
 from assent.testing.session import start_session
 
-pytest_plugins = ["tests.plugins.kafka", "tests.plugins.postgres", "tests.plugins.redis"]
+pytest_plugins = [
+    "tests.plugins.hbase",
+    "tests.plugins.kafka",
+    "tests.plugins.postgres",
+    "tests.plugins.redis",
+]
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ FRONT_ENDS = ("datasource", "foreachbatch")
 SOURCES = ("pageviews", "kafka")
 SINKS = {
     "files": "FilesSink",
+    "hbase": "HBaseSink",
     "kafka": "KafkaSink",
     "postgres": "PostgresSink",
     "redis": "RedisSink",
