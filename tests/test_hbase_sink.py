@@ -31,7 +31,8 @@ from assent.sinks.hbase import HBaseSink
 from assent.sinks.hbase_owner import Claim, HBaseOwner
 from assent.sinks.option import read_options
 from assent.testing.hbase import HBaseServer
-from tests.hbase_query import HBaseQuery, HBaseStage, batch
+from tests.hbase_query import HBaseStage
+from tests.keyed_query import KeyedQuery, batch
 
 pytestmark = pytest.mark.hbase
 
@@ -250,22 +251,24 @@ def test_an_owner_that_cannot_be_read(stage: HBaseStage) -> None:
 
 
 def test_killed_before_and_after_the_decision(registry: HBaseServer, tmp_path: Path) -> None:
-    query = HBaseQuery(registry, tmp_path)
+    stage = HBaseStage(registry)
+    query = KeyedQuery(stage, tmp_path)
     query.run(query.start(), 0, [{"a": 0}])
     query.die(When.BEFORE, Step.DECIDE, 1, [{"a": 1}, {"b": 1}])
-    assert query.seen() == {"a": "1", "b": "1"}
+    assert stage.seen() == {"a": "1", "b": "1"}
     query.die(When.AFTER, Step.DECIDE, 1, [{"a": 1}, {"b": 1}])
     query.run(query.start(), 1, [{"a": 1}, {"b": 1}])
     query.run(query.start(), 2, [{"a": 2}])
-    assert query.seen() == {"a": "2", "b": "1"}
+    assert stage.seen() == {"a": "2", "b": "1"}
 
 
 def test_an_owner_that_is_gone_after_the_decision_is_in_doubt(
     registry: HBaseServer, tmp_path: Path
 ) -> None:
-    query = HBaseQuery(registry, tmp_path)
+    stage = HBaseStage(registry)
+    query = KeyedQuery(stage, tmp_path)
     query.die(When.AFTER, Step.DECIDE, 0, [{"a": 1}])
-    query.client.table("assent").delete(query.table.encode())
+    stage.client.table("assent").delete(stage.table.encode())
     with pytest.raises(InDoubtError, match="no longer knows"):
         query.plan(query.start(), 0)
 
@@ -467,12 +470,13 @@ def test_a_connection_that_is_cut_is_made_again(stage: HBaseStage) -> None:
 def test_killed_and_restarted_everything_is_still_there(
     registry: HBaseServer, tmp_path: Path
 ) -> None:
-    query = HBaseQuery(registry, tmp_path)
+    stage = HBaseStage(registry)
+    query = KeyedQuery(stage, tmp_path)
     query.die(When.AFTER, Step.DECIDE, 0, [{"a": 1}, {"b": 2}])
     registry.kill()
     registry.start()
-    query.client = registry.connection()
-    assert query.seen() == {"a": "1", "b": "2"}
+    stage.client = registry.connection()
+    assert stage.seen() == {"a": "1", "b": "2"}
     query.run(query.start(), 0, [{"a": 1}, {"b": 2}])
     query.run(query.start(), 1, [{"a": 3}])
-    assert query.seen() == {"a": "3", "b": "2"}
+    assert stage.seen() == {"a": "3", "b": "2"}

@@ -15,7 +15,8 @@ from assent.sinks.option import read_options
 from assent.sinks.redis import RedisSink
 from assent.sinks.redis_nodes import RedisNodes, slot_of, slot_tags
 from assent.testing.redis import RedisServer, RedisUnavailable
-from tests.redis_query import RedisStage, batch, waits_for_disk
+from tests.keyed_query import batch
+from tests.redis_query import RedisStage, waits_for_disk
 
 pytestmark = pytest.mark.redis
 

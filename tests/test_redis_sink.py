@@ -27,7 +27,8 @@ from assent.protocol.name import nonce
 from assent.protocol.step import Step, When
 from assent.protocol.verdict import Verdict
 from assent.testing.redis import RedisCluster, RedisServer
-from tests.redis_query import RedisQuery, RedisStage, batch, waits_for_disk
+from tests.keyed_query import KeyedQuery, batch
+from tests.redis_query import RedisStage, waits_for_disk
 
 pytestmark = pytest.mark.redis
 
@@ -95,7 +96,7 @@ def test_recovery_from_another_process(stage: RedisStage) -> None:
     script = textwrap.dedent(
         f"""
         import os, signal
-        from tests.redis_query import batch
+        from tests.keyed_query import batch
         from assent import TransactionName
         from assent.sinks.redis import RedisSink
         sink = RedisSink({stage.server.url!r}, {stage.prefix!r}, "string", ["key"])
@@ -315,27 +316,30 @@ def test_an_owner_noted_by_a_newer_release(stage: RedisStage) -> None:
 def test_killed_before_the_decision_the_next_run_writes_again(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    query = RedisQuery(redis_server, tmp_path)
+    stage = RedisStage(redis_server)
+    query = KeyedQuery(stage, tmp_path)
     query.run(query.start(), 0, [{"a": 0}])
     query.die(When.BEFORE, Step.DECIDE, 1, [{"a": 1}, {"b": 1}])
-    assert query.seen() == {"a": "1", "b": "1"}
+    assert stage.seen() == {"a": "1", "b": "1"}
     query.run(query.start(), 1, [{"a": 1}, {"b": 1}])
     query.run(query.start(), 2, [{"a": 2}])
-    assert query.seen() == {"a": "2", "b": "1"}
+    assert stage.seen() == {"a": "2", "b": "1"}
 
 
 def test_killed_after_the_decision_the_next_run_writes_nothing(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    query = RedisQuery(redis_server, tmp_path)
+    stage = RedisStage(redis_server)
+    query = KeyedQuery(stage, tmp_path)
     query.die(When.AFTER, Step.DECIDE, 0, [{"a": 1}])
-    redis_server.client().set(f"{query.prefix}a", "marked")
+    redis_server.client().set(f"{stage.prefix}a", "marked")
     query.run(query.start(), 0, [{"a": 1}])
-    assert query.seen() == {"a": "marked"}
+    assert stage.seen() == {"a": "marked"}
 
 
 def test_two_drivers_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
-    query = RedisQuery(redis_server, tmp_path)
+    stage = RedisStage(redis_server)
+    query = KeyedQuery(stage, tmp_path)
     first = query.start()
     assignment = query.plan(first, 0)
     votes = query.tasks(assignment, 0, [{"a": 1}])
@@ -344,22 +348,22 @@ def test_two_drivers_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
         first.commit(votes, 0)
     with pytest.raises(FencedError):
         query.tasks(assignment, 0, [{"a": 1}], attempt=1)
-    assert query.seen() == {"a": "1"}
+    assert stage.seen() == {"a": "1"}
 
 
 def test_a_restored_checkpoint_is_seen_by_the_store(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The whole checkpoint, ledger and all, is an older one: only the store knows better."""
-    query = RedisQuery(redis_server, tmp_path)
+    stage = RedisStage(redis_server)
+    query = KeyedQuery(stage, tmp_path)
     coordinator = query.start()
     for epoch in range(3):
         query.run(coordinator, epoch, [{"a": epoch}])
-    older = RedisQuery(redis_server, tmp_path / "restored")
-    older.prefix = query.prefix
+    older = KeyedQuery(stage, tmp_path / "restored")
     with pytest.raises(ConfigurationError, match="belong to"):
         older.run(older.start(), 0, [{"a": 0}])
-    assert query.seen() == {"a": "2"}
+    assert stage.seen() == {"a": "2"}
 
 
 # A server that crashes
@@ -369,14 +373,15 @@ def test_killed_and_restarted_everything_is_still_there(
     start_redis: StartServer, tmp_path: Path
 ) -> None:
     server = start_redis({})
-    query = RedisQuery(server, tmp_path)
+    stage = RedisStage(server)
+    query = KeyedQuery(stage, tmp_path)
     query.die(When.AFTER, Step.DECIDE, 0, [{"a": 1}, {"b": 2}])
     server.kill()
     server.start()
     query.run(query.start(), 0, [{"a": 1}, {"b": 2}])
-    assert query.seen() == {"a": "1", "b": "2"}
+    assert stage.seen() == {"a": "1", "b": "2"}
     query.run(query.start(), 1, [{"a": 3}])
-    assert query.seen() == {"a": "3", "b": "2"}
+    assert stage.seen() == {"a": "3", "b": "2"}
 
 
 def test_what_a_task_has_voted_for_survives_a_kill_at_once(start_redis: StartServer) -> None:
@@ -397,26 +402,28 @@ def test_what_the_server_lost_before_the_commit_is_written_again(
 ) -> None:
     """Without an append-only file all of the epoch is gone, and its votes with it."""
     server = start_redis({"appendonly": "no", "save": ""})
-    query = RedisQuery(server, tmp_path, durability="memory")
+    stage = RedisStage(server)
+    query = KeyedQuery(stage, tmp_path, durability="memory")
     query.run(query.start(), 0, [{"a": 0}])
     server.client().save()
     query.die(When.AFTER, Step.DECIDE, 1, [{"a": 1}, {"b": 1}])
     server.kill()
     server.start()
-    assert query.seen() == {"a": "0"}
+    assert stage.seen() == {"a": "0"}
     coordinator = query.start()
     assignment = query.plan(coordinator, 1)
     assert assignment.decided is not None
     assert assignment.decided.torn is not None
     coordinator.commit(query.tasks(assignment, 1, [{"a": 1}, {"b": 1}]), 1)
-    assert query.seen() == {"a": "1", "b": "1"}
+    assert stage.seen() == {"a": "1", "b": "1"}
 
 
 def test_a_store_that_was_emptied_after_the_decision_is_in_doubt(
     start_redis: StartServer, tmp_path: Path
 ) -> None:
     server = start_redis({})
-    query = RedisQuery(server, tmp_path)
+    stage = RedisStage(server)
+    query = KeyedQuery(stage, tmp_path)
     query.run(query.start(), 0, [{"a": 0}])
     query.die(When.AFTER, Step.DECIDE, 1, [{"a": 1}])
     server.client().flushall()
@@ -529,10 +536,11 @@ def test_on_a_cluster(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     assert stage.seen() == {key: str(number) for key, number in rows.items()}
     for node in redis_cluster.nodes:
         assert node.client().dbsize() > 1000
-    query = RedisQuery(redis_cluster, tmp_path)
+    stage = RedisStage(redis_cluster)
+    query = KeyedQuery(stage, tmp_path)
     query.die(When.BEFORE, Step.DECIDE, 0, [{"a": 1}, {"b": 1}])
     query.run(query.start(), 0, [{"a": 1}, {"b": 1}])
-    assert query.seen() == {"a": "1", "b": "1"}
+    assert stage.seen() == {"a": "1", "b": "1"}
 
 
 def test_late_writers_on_a_cluster(redis_cluster: RedisCluster) -> None:

@@ -25,6 +25,7 @@ from assent.sinks.option import (
     positive_integer,
     text,
 )
+from assent.sinks.ownership import FOREIGN, UNGUARDED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +201,7 @@ class HBaseSink(Sink["HBaseTransaction"]):
 
     def check(self, schema: pa.Schema, overwrite: bool = False) -> None:
         """Ask rows and tables; create the registry if it is missing."""
-        from assent.sinks.hbase_owner import FAMILY, FOREIGN
+        from assent.sinks.hbase_owner import FAMILY
 
         if overwrite and not self.allow_complete:
             raise ConfigurationError(
@@ -236,7 +237,6 @@ class HBaseSink(Sink["HBaseTransaction"]):
     # In the tasks.
 
     def begin(self, name: TransactionName, epoch: int) -> HBaseTransaction:
-        from assent.sinks.hbase_owner import UNGUARDED
         from assent.sinks.hbase_transaction import HBaseTransaction
 
         connection = self._connect()

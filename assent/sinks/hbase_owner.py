@@ -11,16 +11,13 @@ from assent.protocol.errors import AssentError, ConfigurationError, FencedError
 from assent.protocol.json_value import MALFORMED, dump, load_object
 from assent.protocol.verdict import Verdict
 from assent.sinks.hbase_connection import HBaseConnection
+from assent.sinks.ownership import UNGUARDED, described
 
 logger = logging.getLogger("assent")
 
 FORMAT = 1
 FAMILY = "a"
 COLUMN = b"a:owner"
-UNGUARDED = "unguarded"
-"""The owner where there is no ledger, and so no order of epochs: whoever comes may write."""
-FOREIGN = "unowned"
-"""What option takeOver says for rows that no query of Assent owns."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,8 @@ class HBaseOwner:
             return Claim(identity, held.base + 1, epoch, term, later)
         if held.owner != identity:
             raise ConfigurationError(
-                f"the table {self._table} at {self._connection} belongs to {_described(held)}, "
-                f"which wrote it up to epoch {held.epoch}; nothing was written. Write to another "
+                f"the table {self._table} at {self._connection} belongs to "
+                f"{described(held.owner)}, which wrote it up to epoch {held.epoch}; nothing was written. Write to another "
                 "table; or, if this query shall go on in its place (rows of equal keys are "
                 "overwritten, the others stay), stop the other one and set option takeOver to "
                 f"{held.owner}-{held.base}"
@@ -162,9 +159,3 @@ class HBaseOwner:
             if keeps is not None and now - held.timestamp > 500 * keeps:
                 return replace(held, term=term, timestamp=later)
         return replace(held, term=term)
-
-
-def _described(held: Claim) -> str:
-    if held.owner == UNGUARDED:
-        return "queries without exactly_once"
-    return f"the query whose ledger has the identity {held.owner}"

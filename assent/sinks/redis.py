@@ -22,6 +22,7 @@ from assent.sinks.option import (
     positive_integer,
     text,
 )
+from assent.sinks.ownership import UNGUARDED
 from assent.sinks.redis_rows import STRUCTURES, RowFormat
 
 if TYPE_CHECKING:
@@ -216,7 +217,6 @@ class RedisSink(Sink["RedisTransaction"]):
     # In the tasks.
 
     def begin(self, name: TransactionName, epoch: int) -> RedisTransaction:
-        from assent.sinks.redis_owner import UNGUARDED
         from assent.sinks.redis_transaction import RedisTransaction
 
         nodes = self._connect()

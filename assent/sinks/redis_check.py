@@ -6,8 +6,9 @@ import logging
 from typing import Any
 
 from assent.protocol.errors import AssentError, ConfigurationError
+from assent.sinks.ownership import FOREIGN
 from assent.sinks.redis_nodes import Place, RedisNodes
-from assent.sinks.redis_owner import FOREIGN, RedisOwner
+from assent.sinks.redis_owner import RedisOwner
 from assent.sinks.redis_transaction import WAITS_FOR_DISK, server_version
 
 logger = logging.getLogger("assent")

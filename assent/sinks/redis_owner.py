@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 from assent.protocol.errors import AssentError, ConfigurationError, FencedError
 from assent.protocol.verdict import Verdict
+from assent.sinks.ownership import described
 from assent.sinks.redis_nodes import RedisNodes, ScriptCall
 from assent.sinks.redis_script import CLAIM, VOTE
 
 logger = logging.getLogger("assent")
 
 FORMAT = "1"
-UNGUARDED = "unguarded"
-"""The owner where there is no ledger, and so no order of epochs: whoever comes may write."""
-FOREIGN = "unowned"
-"""What option takeOver says for keys that no query of Assent owns."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class RedisOwner:
                 f"what was written since stays, and option takeOver={owner}-{base} goes on over it"
             )
         raise ConfigurationError(
-            f"the keys {self._prefix}* at {self._nodes} belong to {_described(owner)}, which wrote "
+            f"the keys {self._prefix}* at {self._nodes} belong to {described(owner)}, which wrote "
             f"them up to epoch {newest}; nothing was written. Choose another keyPrefix; or, if "
             "this query shall go on in its place (rows of equal keys are overwritten, the others "
             f"stay), stop the other one and set option takeOver to {owner}-{base}"
@@ -104,9 +101,3 @@ class RedisOwner:
     def is_claimed(self) -> bool:
         """Whether anybody owns the prefix."""
         return bool(self._nodes.ask_about(self.key, "EXISTS", self.key))
-
-
-def _described(owner: str) -> str:
-    if owner == UNGUARDED:
-        return "queries without exactly_once"
-    return f"the query whose ledger has the identity {owner}"
