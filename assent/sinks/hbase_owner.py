@@ -135,9 +135,10 @@ class HBaseOwner:
         if held.owner != identity:
             raise ConfigurationError(
                 f"the table {self._table} at {self._connection} belongs to "
-                f"{described(held.owner)}, which wrote it up to epoch {held.epoch}; nothing was written. Write to another "
-                "table; or, if this query shall go on in its place (rows of equal keys are "
-                "overwritten, the others stay), stop the other one and set option takeOver to "
+                f"{described(held.owner)}, which wrote it up to epoch {held.epoch}; nothing was "
+                "written. Write to another table; or, if this query shall go on in its place "
+                "(rows of equal keys are overwritten, the others stay), stop the other one and "
+                "set option takeOver to "
                 f"{held.owner}-{held.base}"
             )
         if identity == UNGUARDED:
