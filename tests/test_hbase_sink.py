@@ -196,6 +196,18 @@ def test_two_tasks_that_begin_at_once_have_one_timestamp(stage: HBaseStage) -> N
     assert stage.seen() == {f"k{n}": str(n) for n in range(8)}
 
 
+def test_of_two_that_begin_at_once_one_fixes_the_timestamp(
+    stage: HBaseStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has read before the first has written."""
+    first = stage.write(0, {"a": 1})
+    read, answers = HBaseOwner.read, [None]
+    monkeypatch.setattr(HBaseOwner, "read", lambda self: answers.pop() if answers else read(self))
+    second = stage.write(0, {"b": 2})
+    assert answers == []
+    assert second.details == first.details
+
+
 # Owners
 
 
@@ -225,6 +237,8 @@ def test_an_older_checkpoint_restored_goes_on_when_asked(stage: HBaseStage) -> N
         stage.write(4, {"a": 4})
     stage.write(4, {"a": 4}, take_over=f"{stage.identity}-1")
     assert stage.seen() == {"a": "4", "b": "9"}
+    assert stage.sink().verdict(handle) is Verdict.UNKNOWN
+    stage.write(9, {"a": 9})  # another epoch 9 than the first
     assert stage.sink().verdict(handle) is Verdict.UNKNOWN
 
 

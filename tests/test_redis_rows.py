@@ -310,9 +310,12 @@ def test_two_columns_of_one_name(stage: RedisStage) -> None:
         stage.sink().check(schema)
 
 
-def test_many_and_large_rows_in_bounded_calls(stage: RedisStage) -> None:
+def test_many_and_large_rows_in_bounded_calls(
+    stage: RedisStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than a call and a pipeline take, by number and by size."""
-    keys = [f"k{number}" for number in range(12_001)]
+    monkeypatch.setattr("assent.sinks.redis_transaction._PIPELINE_ROWS", 1200)
+    keys = [f"k{number}" for number in range(3001)]
     stage.write(0, rows(key=keys, x=keys))
     assert stage.seen() == {key: key for key in keys}
     large = [str(number) * 3_000_000 for number in range(5)]

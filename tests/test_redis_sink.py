@@ -543,7 +543,10 @@ def test_on_a_cluster(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     assert stage.seen() == {"a": "1", "b": "1"}
 
 
-def test_late_writers_on_a_cluster(redis_cluster: RedisCluster) -> None:
+def test_late_writers_on_a_cluster(
+    redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assent.sinks.redis_transaction._PIPELINE_ROWS", 1)  # nothing waits
     stage = RedisStage(redis_cluster)
     sink = stage.sink()
     zombie = sink.begin(stage.name(), 4)

@@ -14,10 +14,18 @@ from assent.sinks.redis_script import WRITE, version
 
 _CALL_ROWS = 500
 _CALL_BYTES = 1 << 20
-_PIPELINE_ROWS = 10_000
+_PIPELINE_ROWS = 50_000
 _PIPELINE_BYTES = 8 << 20
 # Since then a client can wait until what it wrote is on disk.
 WAITS_FOR_DISK = (7, 2)
+
+
+@dataclass
+class _Group:
+    """Rows that go into one call."""
+
+    rows: list[Row] = field(default_factory=list)
+    size: int = 0
 
 
 @dataclass
@@ -41,6 +49,10 @@ class RedisTransaction:
     timeout: float
     _runs: dict[Place, str] = field(default_factory=dict)
     _slots: set[int] = field(default_factory=set)
+    _groups: dict[int, _Group] = field(default_factory=dict)
+    _calls: list[ScriptCall] = field(default_factory=list)
+    _waiting: int = 0
+    _waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._version = version(self.claim.base, self.claim.epoch, self.name.term)
@@ -54,31 +66,29 @@ class RedisTransaction:
             self._runs[place] = self._run_id(place)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write rows; when it returns, the servers have answered for all of them."""
-        groups: dict[int, list[Row]] = {}
-        sizes: dict[int, int] = {}
-        calls: list[ScriptCall] = []
-        count = size = 0
+        """Write rows. For a cluster some may wait, so that a slot's rows share a call."""
         for row in rows:
             slot = slot_of(row.key) if self._spread else 0
-            group = groups.setdefault(slot, [])
-            group.append(row)
-            sizes[slot] = sizes.get(slot, 0) + row.size
-            count += 1
-            if len(group) >= _CALL_ROWS or sizes[slot] >= _CALL_BYTES:
-                calls.append(self._call(slot, groups.pop(slot)))
-                size += sizes.pop(slot)
-            if count >= _PIPELINE_ROWS or size >= _PIPELINE_BYTES:
-                self._send(calls, groups)
-                groups, sizes, calls, count, size = {}, {}, [], 0, 0
-        self._send(calls, groups)
+            group = self._groups.setdefault(slot, _Group())
+            size = row.size
+            group.rows.append(row)
+            group.size += size
+            self._waiting += 1
+            self._waiting_bytes += size
+            if len(group.rows) >= _CALL_ROWS or group.size >= _CALL_BYTES:
+                self._calls.append(self._call(slot, self._groups.pop(slot).rows))
+            if self._waiting >= _PIPELINE_ROWS or self._waiting_bytes >= _PIPELINE_BYTES:
+                self._flush()
+        if not self._spread:
+            self._flush()
 
     def finish(self) -> None:
-        """Everything is as durable as it was asked for, on the servers that took it.
+        """Everything is written, and as durable as it was asked for where it is.
 
         A server that was restarted or replaced since the task began may have lost what it had
         answered for: the task then has to write again.
         """
+        self._flush()
         for place, slot in {self._place(slot): slot for slot in self._slots}.items():
             self._settle(place, slot)
             if self._runs.get(place) != self._run_id(place):
@@ -89,8 +99,11 @@ class RedisTransaction:
 
     # Inside.
 
-    def _send(self, calls: list[ScriptCall], groups: dict[int, list[Row]]) -> None:
-        calls += [self._call(slot, rows) for slot, rows in groups.items()]
+    def _flush(self) -> None:
+        """When it returns, the servers have answered for all rows."""
+        groups, calls = self._groups, self._calls
+        self._groups, self._calls, self._waiting, self._waiting_bytes = {}, [], 0, 0
+        calls += [self._call(slot, group.rows) for slot, group in groups.items()]
         if calls:
             self.nodes.run_all(calls)
 
