@@ -12,10 +12,12 @@ import pytest
 from assent.protocol.name import nonce
 from assent.protocol.sink import Sink
 from assent.sinks.files import FilesSink
+from assent.sinks.hbase import HBaseSink
 from assent.sinks.kafka import KafkaSink
 from assent.sinks.postgres import PostgresSink
 from assent.sinks.redis import RedisSink
 from assent.testing.conformance import SinkConformance
+from assent.testing.hbase import HBaseServer
 from assent.testing.kafka import KafkaCluster
 from assent.testing.postgres import Postgres
 from assent.testing.reader import data_files
@@ -160,6 +162,37 @@ class RedisSubject(Subject):
             (int(key.removeprefix(self._prefix)), client.get(key))
             for key in set(client.scan_iter(f"{self._prefix}*"))
         ]
+
+
+class HBaseSubject(Subject):
+    transactional = False
+
+    def __init__(self, server: HBaseServer) -> None:
+        self._server = server
+        self._table = f"conformance-{nonce()}"
+        connection = server.connection()
+        connection.create_table(self._table, {"cf": {}})
+        connection.close()
+
+    def sink(self) -> Sink[Any]:
+        return HBaseSink(
+            self._server.address, self._table, key_columns=["id"], value_columns=["text"]
+        )
+
+    def visible(self) -> list[Row]:
+        connection = self._server.connection()
+        try:
+            found = connection.table(self._table).scan()
+            return [(int(key), cells[b"cf:text"].decode()) for key, cells in found]
+        finally:
+            connection.close()
+
+
+@pytest.mark.hbase
+class TestHBase(SinkConformance):
+    @pytest.fixture
+    def subject(self, hbase: HBaseServer) -> Subject:
+        return HBaseSubject(hbase)
 
 
 @pytest.mark.redis

@@ -27,9 +27,11 @@ from assent.testing.reader import Rows
 from assent.testing.redis import RedisServer
 from assent.testing.spark_cluster import SparkCluster
 from assent.testing.stage import FilesStage, Stage
+from assent.testing.stage_hbase import HBaseStage
 from assent.testing.stage_kafka import KafkaStage
 from assent.testing.stage_postgres import PostgresStage
 from assent.testing.stage_redis import RedisStage
+from tests.plugins.hbase import require_hbase
 from tests.plugins.kafka import require_kafka
 from tests.plugins.postgres import require_postgres
 from tests.plugins.redis import require_redis
@@ -234,6 +236,9 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     if sink == "kafka":
         with require_kafka() as cluster:
             yield KafkaStage(cluster)
+    elif sink == "hbase":
+        with require_hbase() as hbase:
+            yield HBaseStage(hbase)
     elif sink == "postgres":
         with require_postgres() as postgres:
             yield PostgresStage(postgres, mode)
@@ -246,7 +251,7 @@ def marked(sink: str, *more: str) -> ParameterSet:
     return pytest.param(sink, *more, marks=getattr(pytest.mark, sink.split()[0]))
 
 
-NAMES = ["kafka", "postgres prepared", "postgres staged", "redis"]
+NAMES = ["kafka", "postgres prepared", "postgres staged", "redis", "hbase"]
 SINKS = [marked(name) for name in NAMES]
 
 

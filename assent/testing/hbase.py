@@ -129,6 +129,16 @@ class HBaseServer:
         self.thrift.kill()
         self.master.kill()
 
+    def pause(self) -> None:
+        """SIGSTOP of both."""
+        self.thrift.pause()
+        self.master.pause()
+
+    def resume(self) -> None:
+        """SIGCONT of both."""
+        self.master.resume()
+        self.thrift.resume()
+
     def _start(self, name: str, main: str, *arguments: str) -> Server:
         assert self._folder is not None, "this HBase is closed"
         path = os.pathsep.join(map(str, [self._folder / "conf", *self._jars]))

@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, Self
 from assent.testing.job import sink_argument
 from assent.testing.reader import Rows, data_files, read_rows
 
-STAGES = ("files", "kafka", "postgres", "redis")
+STAGES = ("files", "hbase", "kafka", "postgres", "redis")
 """The sinks that there is a stage for."""
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -161,6 +161,10 @@ class Watch:
 
 def open_stage(name: str, folder: Path) -> Stage:
     """The stage of one of STAGES. Imports what that one needs, and no more."""
+    if name == "hbase":
+        from assent.testing.stage_hbase import HBaseStage
+
+        return HBaseStage()
     if name == "kafka":
         from assent.testing.stage_kafka import KafkaStage
 
