@@ -181,9 +181,10 @@ def test_orphans_are_found_by_identity_and_sink_and_only_those(stage: PostgresSt
     other.sink().check(batch().schema)
     mine = [stage.prepare((place, "a"), place=place) for place in range(3)]
     theirs = other.prepare((1, "b"))
-    # Another sink of the same query, in the same database.
-    second = PostgresStage(stage.server, **stage.options)
-    second.identity = stage.identity
+    # Another sink of the same query, into a table beside this one.
+    second = PostgresStage(stage.server, "", **stage.options)
+    second.identity, second.schema = stage.identity, stage.schema
+    stage.server.run(f"CREATE TABLE {second.full} (id bigint, page text)")
     second.sink().check(batch().schema)
     seconds = second.prepare((1, "c"))
     assert sorted(map(str, stage.handles())) == sorted(map(str, mine))
