@@ -9,13 +9,16 @@ from typing import Any
 import pyarrow.dataset as dataset
 import pytest
 
+from assent.protocol.handle import Handle
 from assent.protocol.name import nonce
 from assent.protocol.sink import Sink
 from assent.sinks.files import FilesSink
 from assent.sinks.hbase import HBaseSink
 from assent.sinks.kafka import KafkaSink
 from assent.sinks.postgres import PostgresSink
+from assent.sinks.postgres_witness import staging_name
 from assent.sinks.redis import RedisSink
+from assent.sinks.sql_name import SqlName
 from assent.testing.conformance import SinkConformance
 from assent.testing.hbase import HBaseServer
 from assent.testing.kafka import KafkaCluster
@@ -123,6 +126,14 @@ class PostgresSubject(Subject):
             (number, text)
             for number, text in self._server.rows(f"SELECT id, text FROM {self._schema}.rows")
         ]
+
+    def give_up(self, handle: Handle) -> None:
+        """As an administrator would."""
+        name = SqlName.parse(handle.name)
+        if handle.details["mode"] == "prepared":
+            self._server.run(f"ROLLBACK PREPARED '{name}'")
+        else:
+            self._server.run(f"DROP TABLE {staging_name(self._schema, name.name, name.mark)}")
 
     def leftovers(self) -> list[str]:
         found = self._server.rows(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import adbc_driver_manager
@@ -220,6 +224,8 @@ def test_names_carry_the_mark() -> None:
         (Found(False, State.COMMITTED, pruned_through=9), Verdict.COMMITTED),
         (Found(False, State.STAGED, staging=True), Verdict.PENDING),
         (Found(False, State.STAGED, staging=False), Verdict.ABORTED),
+        (Found(False, State.SEALED, staging=True), Verdict.COMMITTED),
+        (Found(False, State.SEALED, staging=False), Verdict.ABORTED),
         (Found(False, None), Verdict.ABORTED),
         (Found(False, None, pruned_through=4), Verdict.ABORTED),
         (Found(False, None, pruned_through=5), Verdict.UNKNOWN),
@@ -252,6 +258,35 @@ def test_commit_modes() -> None:
 def test_columns_that_do_not_fit_the_mode(mode: WriteMode, schema: pa.Schema, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         mode.check(schema)
+
+
+WITHOUT = """
+import sys
+sys.modules[{library!r}] = None
+import pyspark_assent, pyspark_assent_postgres, assent
+assert pyspark_assent_postgres.DefaultSource.name() == "assent-postgres"
+for make in (
+    lambda: assent.PostgresSink("postgresql://a/b", "t"),
+    lambda: pyspark_assent_postgres.DefaultSource({{"url": "postgresql://a/b", "dbtable": "t"}}),
+):
+    try:
+        make()
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("library", ["psycopg", "adbc_driver_postgresql"])
+def test_without_the_extra_discovery_works_and_the_sink_names_the_remedy(library: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(library=library)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pip install 'assent[postgres]'") == 2
 
 
 # Errors
@@ -568,8 +603,6 @@ def test_a_type_that_changes_between_check_and_task_is_found(postgres: Postgres)
 
 @pytest.mark.postgres
 def test_two_queries_create_the_witnesses_at_once(postgres: Postgres) -> None:
-    import threading
-
     stage = PostgresStage(postgres)
     failures: list[Exception] = []
     barrier = threading.Barrier(6)

@@ -227,21 +227,20 @@ class PostgresSink(Sink["PostgresTransaction"]):
     # On the driver, or wherever an operator is.
 
     def commit(self, handle: Handle) -> None:
-        """Commit what is prepared. What is staged is only looked for: `publish` moves it."""
+        """Commit what is prepared; seal what is staged, which `publish` moves."""
+        from assent.sinks.postgres_session import asking
+
         name = self._name(handle)
         if not self._exactly_once:
             return
-        if handle.details.get("mode") == CommitMode.PREPARED.value:
-            try:
-                with self._sessions().control() as connection:
-                    connection.execute(f"COMMIT PREPARED '{name}'".encode())
-            except AssentError:
-                if self.verdict(handle) is not Verdict.COMMITTED:  # now, or already before
-                    raise
+        if handle.details.get("mode") == CommitMode.STAGED.value:
+            with self._sessions().control() as connection:
+                ask = asking(connection)
+                self._witnesses(self._find(ask)).seal(ask, name)
+        elif self._settled_prepared(f"COMMIT PREPARED '{name}'"):
             return
-        found = self.verdict(handle)
-        if found not in (Verdict.COMMITTED, Verdict.PENDING):
-            raise TornEpochError(f"the staging table of {handle} is gone")
+        if (found := self.verdict(handle)) is not Verdict.COMMITTED:
+            raise TornEpochError(f"{handle} cannot be committed: it is {found.value}")
 
     def publish(self, epoch: int, handles: Sequence[Handle]) -> None:
         """Move what is staged, all of it in one transaction; now and then, prune witnesses."""
@@ -269,19 +268,11 @@ class PostgresSink(Sink["PostgresTransaction"]):
                     )
 
     def abort(self, handle: Handle) -> None:
-        from assent.sinks.postgres_errors import UNDEFINED_OBJECT, sqlstate
         from assent.sinks.postgres_session import asking
 
         name = self._name(handle)
-        if not self._exactly_once:
+        if not self._exactly_once or self._settled_prepared(f"ROLLBACK PREPARED '{name}'"):
             return
-        try:
-            with self._sessions().control() as connection:
-                connection.execute(f"ROLLBACK PREPARED '{name}'".encode())
-            return
-        except AssentError as error:
-            if error.__cause__ is None or sqlstate(error.__cause__) != UNDEFINED_OBJECT:
-                raise
         # It is staged, or gone.
         with self._sessions().control() as connection, connection.transaction():
             self._drop_staged(asking(connection), name)
@@ -332,6 +323,19 @@ class PostgresSink(Sink["PostgresTransaction"]):
             raise ConfigurationError(f"there is no table {self.table} at {self.address}")
         return table
 
+    def _settled_prepared(self, statement: str) -> bool:
+        """Run it; False if there is no such prepared transaction, which is no verdict."""
+        from assent.sinks.postgres_errors import UNDEFINED_OBJECT, sqlstate
+
+        try:
+            with self._sessions().control() as connection:
+                connection.execute(statement.encode())
+        except AssentError as error:
+            if error.__cause__ is None or sqlstate(error.__cause__) != UNDEFINED_OBJECT:
+                raise
+            return False
+        return True
+
     def _move(self, ask: Ask, table: Table, epoch: int, names: Sequence[SqlName]) -> None:
         """One publisher at a time: the second finds everything committed."""
         from assent.sinks.postgres_move import move
@@ -348,7 +352,9 @@ class PostgresSink(Sink["PostgresTransaction"]):
                 f"epoch {epoch} cannot be moved into {self.target}: staging tables have been "
                 "removed. Nothing is lost: start the query again, and their rows are written again"
             )
-        waiting = [(name, staging) for name, state, staging in found if state == State.STAGED.value]
+        waiting = [
+            (name, staging) for name, state, staging in found if state != State.COMMITTED.value
+        ]
         if not waiting:
             return
         stagings = [TableName.parse(staging) for _, staging in waiting if staging is not None]
@@ -369,7 +375,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
         if not found:
             return
         state, staging = found[0]
-        if state == State.COMMITTED.value:
+        if state != State.STAGED.value:
             raise FencedError(f"{name} is committed and cannot be aborted any more")
         if staging is not None:
             ask(f"DROP TABLE IF EXISTS {staging}")

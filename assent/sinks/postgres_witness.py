@@ -93,6 +93,7 @@ class Witnesses:
             f"SELECT name, 'staged', extract(epoch FROM written_at)::float8 FROM {self.table}"
             f" WHERE identity = {literal(identity)} AND mark = {literal(self.mark)}"
             f" AND state = {literal(State.STAGED.value)}"
+            " AND (staging IS NULL OR to_regclass(staging) IS NOT NULL)"
         )
         return [Open(SqlName.parse(name), mode, since) for name, mode, since in sorted(rows)]
 
@@ -110,7 +111,16 @@ class Witnesses:
         ask(
             f"DELETE FROM {self.table} WHERE identity = {literal(identity)}"
             f" AND mark = {literal(self.mark)} AND place <= {place}"
-            f" AND state = {literal(State.COMMITTED.value)}"
+            f" AND (state = {literal(State.COMMITTED.value)} OR to_regclass(staging) IS NULL)"
+            f" AND state <> {literal(State.PRUNED.value)}"
+        )
+
+    def seal(self, ask: Ask, name: SqlName) -> None:
+        """Commit what is staged: from now on it cannot be aborted."""
+        ask(
+            f"UPDATE {self.table} SET state = {literal(State.SEALED.value)}"
+            f" WHERE name = {literal(str(name))} AND state = {literal(State.STAGED.value)}"
+            " AND (staging IS NULL OR to_regclass(staging) IS NOT NULL)"
         )
 
     def _pruned(self, identity: str) -> str:

@@ -18,7 +18,9 @@ class State(Enum):
     COMMITTED = "committed"
     """The rows are in the target."""
     STAGED = "staged"
-    """The rows are in a staging table, and wait to be moved with all others of their epoch."""
+    """The rows are in a staging table; nobody has said yet what is to become of them."""
+    SEALED = "sealed"
+    """They are committed, and wait there to be moved with all others of their epoch."""
     PRUNED = "pruned"
     """Not a witness: up to this place, witnesses of the sink have been removed."""
 
@@ -41,11 +43,10 @@ def verdict(place: int, found: Found) -> Verdict:
     """What became of a transaction of that place; UNKNOWN wherever there is a doubt."""
     if found.prepared:
         return Verdict.PENDING
-    if found.state is State.COMMITTED:
-        return Verdict.COMMITTED
-    if found.state is State.STAGED:
-        # Somebody has dropped the table: the rows are gone, and can be written again.
-        return Verdict.PENDING if found.staging else Verdict.ABORTED
+    if found.state in (State.STAGED, State.SEALED) and not found.staging:
+        return Verdict.ABORTED  # somebody has dropped the table: the rows can be written again
+    if found.state is not None:
+        return Verdict.PENDING if found.state is State.STAGED else Verdict.COMMITTED
     if found.pruned_through is not None and place <= found.pruned_through:
         return Verdict.UNKNOWN
     return Verdict.ABORTED

@@ -49,6 +49,20 @@ _BECOME = (
     "import os, sys; os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[2])); "
     "os.execv(sys.argv[3], sys.argv[3:])"
 )
+# Waits for the end of the first process and then kills the others.
+_RELEASE = """
+import os, select, signal, sys
+others = [os.pidfd_open(int(number)) for number in sys.argv[2:]]
+try:
+    select.select([os.pidfd_open(int(sys.argv[1]))], [], [])
+except ProcessLookupError:
+    pass  # it was faster
+for other in others:
+    try:
+        signal.pidfd_send_signal(other, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -79,6 +93,7 @@ class Postgres:
         self._programs = _find_programs(version)
         self._folder: Path | None = None
         self._server: Server | None = None
+        self._releaser: subprocess.Popen[bytes] | None = None
         self.port = 0
 
     def __enter__(self) -> Self:
@@ -158,6 +173,7 @@ class Postgres:
         server.kill()
         for process in processes:
             _signal(process, signal.SIGKILL)
+        self._stop_releaser()
 
     def stop(self) -> None:
         """Stop it in an orderly way (a fast shutdown: connections are ended)."""
@@ -169,8 +185,14 @@ class Postgres:
         """SIGSTOP to all its processes: they keep their connections and answer nothing."""
         server = self._running_server()
         server.pause()
-        for process in _descendants(server.pid):
+        processes = list(_descendants(server.pid))
+        for process in processes:
             _signal(process, signal.SIGSTOP)
+        # They could not see the end of the server, which ends with this process.
+        command = [sys.executable, "-I", "-S", "-c", _RELEASE, str(server.pid)]
+        self._releaser = subprocess.Popen(
+            [*command, *map(str, processes)], start_new_session=True, stdin=subprocess.DEVNULL
+        )
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -178,6 +200,13 @@ class Postgres:
         for process in _descendants(server.pid):
             _signal(process, signal.SIGCONT)
         server.resume()
+        self._stop_releaser()
+
+    def _stop_releaser(self) -> None:
+        if self._releaser is not None:
+            self._releaser.kill()
+            self._releaser.wait()
+            self._releaser = None
 
     def restart(self) -> None:
         """Start it again with its data; stops it before, if it runs."""
@@ -297,14 +326,25 @@ def _copy_programs(programs: Path, folder: Path) -> Path:
 
 
 def _descendants(process: int) -> Iterator[int]:
-    """The children of a process: each has a session of its own, so no signal reaches all."""
+    """The server's processes: each has a session of its own, so no signal reaches all.
+
+    Not the one that guards the server, which is a child of it too.
+    """
     try:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
         return
     for child in map(int, children):
-        yield child
-        yield from _descendants(child)
+        if _program(child) == _program(process):
+            yield child
+            yield from _descendants(child)
+
+
+def _program(process: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{process}/exe")
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # gone by itself
 
 
 def _signal(process: int, number: signal.Signals) -> None:
