@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -200,71 +197,3 @@ def test_a_table_that_does_not_fit_ends_the_query_before_a_row(
         finish(write(frame, stage, "datasource", tmp_path))
     assert stage.server.password not in str(caught.value)
     assert stage.select() == []
-
-
-SPECULATION = """
-import sys, time
-from pathlib import Path
-from pyspark import TaskContext
-from assent.testing.pageviews import PageViews
-from assent.testing.session import start_session
-from pyspark.sql import SparkSession
-
-folder, url, table, user, password, mode, write_mode = sys.argv[1:]
-SparkSession.builder.config("spark.speculation", "true").config(
-    "spark.speculation.interval", "100ms").config("spark.speculation.multiplier", "1.1").config(
-    "spark.speculation.quantile", "0.1").config("spark.speculation.minTaskRuntime", "100ms")
-session = start_session("local-cluster[2,2,1024]")
-assert session.conf.get("spark.speculation") == "true"
-session.dataSource.register(PageViews)
-
-def slow(batches):
-    context = TaskContext.get()
-    if context.partitionId() == 1 and context.attemptNumber() == 0:
-        # The first attempt of one task lags behind its copy, and writes all the same.
-        Path(folder, "lagged").touch()
-        time.sleep(6)
-    elif context.attemptNumber() > 0:
-        Path(folder, f"copy-{context.partitionId()}").touch()
-    yield from batches
-
-views = session.readStream.format("assent-pageviews").option(
-    "boundaries", "[[50,50],[100,100]]").load()
-keys = {"keyColumns": "partition,offset"} if write_mode == "upsert" else {}
-query = views.mapInArrow(slow, views.schema).writeStream.format("assent-postgres").options(
-    url=url, dbtable=table, user=user, password=password, commitMode=mode, lockTimeout="15s",
-    writeMode=write_mode, **keys).option(
-    "checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-query.awaitTermination()
-session.stop()
-"""
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("write_mode", ["append", "upsert"])
-@pytest.mark.parametrize("mode", ["prepared", "staged"])
-def test_speculation_on_a_unique_index(
-    stage: PostgresStage, mode: str, write_mode: str, tmp_path: Path
-) -> None:
-    stage.server.run(
-        f'CREATE TABLE {stage.full} ("partition" int, "offset" bigint, app text, page text,'
-        ' "user" text, viewed_at timestamptz, PRIMARY KEY ("partition", "offset"))'
-    )
-    options = stage.server.options(stage.full)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", textwrap.dedent(SPECULATION), str(tmp_path)),
-            *(options["url"], options["dbtable"], options["user"], options["password"]),
-            *(mode, write_mode),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=Path(__file__).parent.parent,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert (tmp_path / "lagged").exists()
-    assert (tmp_path / "copy-1").exists(), "nothing was speculated"
-    assert Count.of(found(stage), expected(((50, 50), (100, 100)))).exact
-    assert is_clean(stage)

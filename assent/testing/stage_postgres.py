@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from assent.testing.job import sink_argument
 from assent.testing.postgres import Postgres
@@ -16,10 +16,15 @@ class PostgresStage(Stage):
 
     name = "postgres"
 
-    def __init__(self, server: Postgres | None = None, commit_mode: str = "auto") -> None:
+    def __init__(
+        self,
+        server: Postgres | None = None,
+        commit_mode: str = "auto",
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         self._server = server or Postgres()
         self._owned = server is None
-        self._commit_mode = commit_mode
+        self._options = {"commitMode": commit_mode, "createTable": "true", **(more or {})}
         self.atomic = commit_mode == "staged"
 
     def start(self) -> None:
@@ -32,12 +37,8 @@ class PostgresStage(Stage):
 
     def prepare(self, trial: str) -> Sequence[str]:
         self._server.run(f'CREATE SCHEMA "{trial}"')
-        options = {
-            **self._server.options(f'"{trial}".views'),
-            "commitMode": self._commit_mode,
-            "createTable": "true",
-        }
-        return sink_argument("postgres", options)
+        options = self._server.options(f'"{trial}".views')
+        return sink_argument("postgres", {**options, **self._options})
 
     def rows(self, trial: str) -> Rows:
         if not self._tables(trial, "views"):
