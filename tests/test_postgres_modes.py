@@ -349,9 +349,12 @@ def test_two_attempts_at_once_on_a_unique_index(postgres: Postgres, tmp_path: Pa
             )
         ]
         sinks[0].write(open_[0], batch((1, "a")))
+        open_[0]._copy.finish()  # so that it is the first one
+        open_[0]._copy = None
         if mode == "prepared":
+            sinks[1].write(open_[1], batch((1, "a")))
             with pytest.raises(RetriableError, match="lockTimeout"):
-                sinks[1].write(open_[1], batch((1, "a")))
+                sinks[1].pre_commit(open_[1])
             sinks[1].discard(open_[1])
         else:
             sinks[1].write(open_[1], batch((1, "a")))
@@ -378,6 +381,23 @@ def test_somebody_elses_lock_ends_in_an_error_and_not_in_a_wait(postgres: Postgr
         connection.execute(f"LOCK TABLE {stage.full} IN ACCESS EXCLUSIVE MODE".encode())
         with pytest.raises(RetriableError, match="lockTimeout"):
             sink.begin(stage.name(), 0)
+
+
+def test_a_task_that_waits_for_a_lock_can_be_given_up(postgres: Postgres) -> None:
+    stage = PostgresStage(postgres, KEYED, commit_mode="prepared", lock_timeout=60.0)
+    sink = stage.sink()
+    sink.check(batch().schema)
+    first = stage.prepare((1, "a"))
+    waiting = sink.begin(stage.name(partition=1), 0)
+    sink.write(waiting, batch((1, "b")))
+    started = time.monotonic()
+    sink.discard(waiting)
+    assert time.monotonic() - started < 10
+    sink.abort(first)
+    assert is_clean(stage)
+    # Nothing holds the key any more.
+    complete(sink, stage.prepare((1, "c")))
+    assert stage.rows() == [(1, "c")]
 
 
 # Which commit mode

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -114,6 +115,7 @@ def test_discard_leaves_nothing(stage: PostgresStage) -> None:
             sink.write(transaction, batch(*rows))
         sink.discard(transaction)
         assert (waiting(stage), stage.handles(), stage.rows()) == (0, [], [])
+    assert [thread for thread in threading.enumerate() if thread.name == "assent-copy"] == []
 
 
 def test_recovery_from_another_process(stage: PostgresStage) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from assent.protocol.errors import AssentError, ConfigurationError, RetriableError
+from assent.sinks.postgres_copy import Copy
 from assent.sinks.postgres_errors import translated
 from assent.sinks.postgres_move import create_staging, find_conflict, move
 from assent.sinks.postgres_session import Sessions, asking
@@ -50,6 +51,7 @@ class PostgresTransaction:
         self._ask = asking(self._connection)
         self._wires: tuple[Wire, ...] | None = None
         self._staging: TableName | None = None
+        self._copy: Copy | None = None
         try:
             with translated(self._what):
                 if commit_mode is not None and earlier_attempts(self._ask, name):
@@ -80,18 +82,17 @@ class PostgresTransaction:
                     raise AssentError(
                         f"a row has no value in key column {wire.source!r}; rows are merged by it"
                     )
-            table = self._staging or self._table.name
-            with self._connection.cursor() as cursor:
-                cursor.adbc_ingest(
-                    table.table,
-                    pa.record_batch(columns),
-                    mode="append",
-                    db_schema_name=table.schema,
-                )
+            rows = pa.record_batch(columns)
+            if self._copy is None:
+                table = self._staging or self._table.name
+                self._copy = Copy(self._connection, table, rows.schema)
+            self._copy.write(rows)
 
     def finish(self) -> None:
         """Make everything durable, and leave it to be committed by its name."""
         with translated(self._what):
+            if self._copy is not None:
+                self._copy.finish()
             if self._staging is not None and self._wires is not None:
                 conflict = find_conflict(
                     self._ask, self._staging, self._table, self._wires, self._mode
@@ -117,6 +118,8 @@ class PostgresTransaction:
 
     def close(self) -> None:
         """End the session. The server rolls back what is not prepared or committed."""
+        if self._copy is not None:
+            self._copy.give_up()
         with suppress(Exception):
             self._connection.close()
 
