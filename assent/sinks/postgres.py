@@ -34,7 +34,7 @@ from assent.sinks.option import (
 from assent.sinks.postgres_address import Address
 from assent.sinks.sql_mode import OVERWRITE, WRITE_MODES, CommitMode, WriteMode
 from assent.sinks.sql_name import SqlName
-from assent.sinks.sql_witness import State, verdict
+from assent.sinks.sql_witness import verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,6 +246,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
         """Move what is staged, all of it in one transaction; now and then, prune witnesses."""
         if not self._exactly_once:
             return
+        from assent.sinks.postgres_move import move_epoch
         from assent.sinks.postgres_session import asking
 
         names = [self._name(handle) for handle in handles]
@@ -259,7 +260,13 @@ class PostgresSink(Sink["PostgresTransaction"]):
             table = self._find(ask)
             if staged:
                 with connection.transaction():
-                    self._move(ask, table, epoch, staged)
+                    moved = move_epoch(ask, self._witnesses(table), staged, table, self.write_mode)
+                if not moved:
+                    raise TornEpochError(
+                        f"epoch {epoch} cannot be moved into {self.target}: staging tables have "
+                        "been removed. Nothing is lost: start the query again, and their rows are "
+                        "written again"
+                    )
             newest = max(names, key=lambda name: name.name.place).name
             if newest.place % _PRUNE_EVERY == 0 and newest.place > self.retained_witnesses:
                 with connection.transaction():
@@ -268,6 +275,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
                     )
 
     def abort(self, handle: Handle) -> None:
+        from assent.sinks.postgres_move import drop_staging
         from assent.sinks.postgres_session import asking
 
         name = self._name(handle)
@@ -275,7 +283,9 @@ class PostgresSink(Sink["PostgresTransaction"]):
             return
         # It is staged, or gone.
         with self._sessions().control() as connection, connection.transaction():
-            self._drop_staged(asking(connection), name)
+            ask = asking(connection)
+            if not drop_staging(ask, self._witnesses(self._find(ask)), name):
+                raise FencedError(f"{name} is committed and cannot be aborted any more")
 
     def verdict(self, handle: Handle) -> Verdict:
         from assent.sinks.postgres_session import asking
@@ -335,51 +345,6 @@ class PostgresSink(Sink["PostgresTransaction"]):
                 raise
             return False
         return True
-
-    def _move(self, ask: Ask, table: Table, epoch: int, names: Sequence[SqlName]) -> None:
-        """One publisher at a time: the second finds everything committed."""
-        from assent.sinks.postgres_move import move
-        from assent.sinks.postgres_table import TableName, literal
-
-        witnesses = self._witnesses(table)
-        wanted = ", ".join(literal(str(name)) for name in names)
-        found = ask(
-            f"SELECT name, state, staging FROM {witnesses.table} WHERE name IN ({wanted})"
-            " ORDER BY name FOR UPDATE"
-        )
-        if len(found) != len(names):
-            raise TornEpochError(
-                f"epoch {epoch} cannot be moved into {self.target}: staging tables have been "
-                "removed. Nothing is lost: start the query again, and their rows are written again"
-            )
-        waiting = [
-            (name, staging) for name, state, staging in found if state != State.COMMITTED.value
-        ]
-        if not waiting:
-            return
-        stagings = [TableName.parse(staging) for _, staging in waiting if staging is not None]
-        move(ask, stagings, table, self.write_mode)
-        ask(
-            f"UPDATE {witnesses.table} SET state = {literal(State.COMMITTED.value)}, staging = NULL"
-            f" WHERE name IN ({', '.join(literal(name) for name, _ in waiting)})"
-        )
-
-    def _drop_staged(self, ask: Ask, name: SqlName) -> None:
-        from assent.sinks.postgres_table import literal
-
-        witnesses = self._witnesses(self._find(ask))
-        found = ask(
-            f"SELECT state, staging FROM {witnesses.table} WHERE name = {literal(str(name))}"
-            " FOR UPDATE"
-        )
-        if not found:
-            return
-        state, staging = found[0]
-        if state != State.STAGED.value:
-            raise FencedError(f"{name} is committed and cannot be aborted any more")
-        if staging is not None:
-            ask(f"DROP TABLE IF EXISTS {staging}")
-        ask(f"DELETE FROM {witnesses.table} WHERE name = {literal(str(name))}")
 
     def _handle(self, name: SqlName, mode: str) -> Handle:
         return Handle(self.kind, str(name), {"mode": mode, "target": self.target})

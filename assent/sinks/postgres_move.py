@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assent.sinks.postgres_session import Ask
-from assent.sinks.postgres_table import Column, Table, TableName, UniqueIndex, Wire, quote
+from assent.sinks.postgres_table import (
+    Column,
+    Table,
+    TableName,
+    UniqueIndex,
+    Wire,
+    literal,
+    quote,
+)
+from assent.sinks.postgres_witness import Witnesses
 from assent.sinks.sql_mode import APPEND, OVERWRITE, UPSERT, WriteMode
+from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_witness import State
+
+_COMMITTED = State.COMMITTED.value
 
 
 def create_staging(
@@ -86,6 +99,45 @@ def _find_null(
         if found:
             return f"rows have a null in column {column!r} of table {target.name}, which takes none"
     return None
+
+
+def move_epoch(
+    ask: Ask, witnesses: Witnesses, names: Sequence[SqlName], target: Table, mode: WriteMode
+) -> bool:
+    """Move all that is staged under these names; False if a witness is missing.
+
+    One publisher at a time: a second one waits here, and finds everything committed.
+    """
+    wanted = ", ".join(literal(str(name)) for name in names)
+    found = ask(
+        f"SELECT name, state, staging FROM {witnesses.table} WHERE name IN ({wanted})"
+        " ORDER BY name FOR UPDATE"
+    )
+    if len(found) != len(names):
+        return False
+    waiting = [(name, staging) for name, state, staging in found if state != _COMMITTED]
+    if waiting:
+        stagings = [TableName.parse(staging) for _, staging in waiting if staging is not None]
+        move(ask, stagings, target, mode)
+        moved = ", ".join(literal(name) for name, _ in waiting)
+        ask(
+            f"UPDATE {witnesses.table} SET state = {literal(_COMMITTED)}, staging = NULL"
+            f" WHERE name IN ({moved})"
+        )
+    return True
+
+
+def drop_staging(ask: Ask, witnesses: Witnesses, name: SqlName) -> bool:
+    """Drop what is staged under a name, if there is anything; False if it is committed."""
+    which = f"WHERE name = {literal(str(name))}"
+    found = ask(f"SELECT state, staging FROM {witnesses.table} {which} FOR UPDATE")
+    for state, staging in found:
+        if state != State.STAGED.value:
+            return False
+        if staging is not None:
+            ask(f"DROP TABLE IF EXISTS {staging}")
+        ask(f"DELETE FROM {witnesses.table} {which}")
+    return True
 
 
 def move(ask: Ask, stagings: Sequence[TableName], target: Table, mode: WriteMode) -> None:
