@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import runpy
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from assent.protocol.name import nonce
 from assent.testing.boundaries import DEFAULT_BOUNDARIES
 from assent.testing.crash import CrashPoint
+from assent.testing.kafka import KafkaCluster
+from assent.testing.kafka_views import fill
+from assent.testing.pageviews import page_views
+from assent.testing.postgres import Postgres
 from assent.testing.process import DriverProcess
+from assent.testing.redis import RedisServer
 
 pytestmark = pytest.mark.spark
 
@@ -41,6 +48,36 @@ def test_page_views_per_app(tmp_path: Path) -> None:
     with example("page_views_per_app.py", tmp_path) as driver:
         driver.await_exit(SECONDS)
         assert "20,005" in driver.tail() or "20005" in driver.tail()
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.redis
+@pytest.mark.faults
+def test_page_views_from_app_topic_into_redis_and_postgres_killed_and_restarted(
+    kafka: KafkaCluster, redis_server: RedisServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    topic = f"app-topic-{nonce()}"
+    kafka.create_topic(topic, partitions=2)
+    fill(kafka, topic, DEFAULT_BOUNDARIES[-1])
+    command = [
+        *(str(EXAMPLES / "app_topic.py"), "--folder", str(tmp_path / "example")),
+        *("--brokers", kafka.bootstrap_servers, "--topic", topic),
+        *("--redis", redis_server.url, "--postgres", postgres.login_url),
+    ]
+    for point in ("after-pre-commit@1/0", "after-decide@2", "during-commit@3"):
+        with DriverProcess(command, tmp_path, crash=CrashPoint.parse(point)) as driver:
+            driver.await_marker(SECONDS)
+            driver.kill_all()
+    with DriverProcess(command, tmp_path) as driver:
+        driver.await_exit(SECONDS)
+        assert "20005" in driver.tail()
+    expected: Counter[str] = Counter()
+    for partition, end in enumerate(DEFAULT_BOUNDARIES[-1]):
+        expected.update(page_views(1, partition, 0, end).column("app").to_pylist())
+    functions = runpy.run_path(str(EXAMPLES / "app_topic.py"))
+    assert functions["in_redis"](redis_server.url) == expected
+    assert functions["in_postgres"](postgres.login_url) == expected
 
 
 def test_a_sink_of_ones_own_killed_between_two_commits(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -13,14 +12,10 @@ from pyspark.sql import SparkSession
 import assent
 from assent.testing.boundaries import DEFAULT_BOUNDARIES, Boundaries
 from assent.testing.pageviews import APPS, page_views
-from assent.testing.process import DriverProcess
 from assent.testing.redis import RedisServer
-from tests.kill_chain import SECONDS
 from tests.redis_query import RedisStage
 
 pytestmark = [pytest.mark.redis, pytest.mark.spark]
-
-EXAMPLE = Path(__file__).parent.parent / "examples" / "page_views_into_redis.py"
 
 
 def views_per_app(boundaries: Boundaries = DEFAULT_BOUNDARIES) -> dict[str, int]:
@@ -98,12 +93,3 @@ def test_a_new_checkpoint_on_old_data_stops_the_query(
     owner = redis_server.client().hget(f"assent:owner:{stage.prefix}", "owner")
     run("third", takeOver=f"{owner}-1")
     assert redis_server.client().hget(f"assent:owner:{stage.prefix}", "base") == "2"
-
-
-def test_the_example(redis_server: RedisServer, tmp_path: Path) -> None:
-    command = [str(EXAMPLE), "--folder", str(tmp_path / "example"), "--url", redis_server.url]
-    with DriverProcess(command, tmp_path) as driver:
-        driver.await_exit(SECONDS)
-        assert "20005" in driver.tail()
-    counts = runpy.run_path(str(EXAMPLE))["counts"]
-    assert counts(redis_server.url) == views_per_app()

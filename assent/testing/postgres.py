@@ -135,6 +135,12 @@ class Postgres:
         """As Spark's JDBC writer takes it, without user and password."""
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{DATABASE}"
 
+    @property
+    def login_url(self) -> str:
+        """The URL with user and password, for clients that take nothing else."""
+        plain = self.url.removeprefix("jdbc:")
+        return plain.replace("://", f"://{USER}:{self.password}@", 1)
+
     def options(self, table: str) -> dict[str, str]:
         """The options that a writer needs to reach a table."""
         return {"url": self.url, "dbtable": table, "user": USER, "password": self.password}
