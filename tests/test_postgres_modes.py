@@ -390,9 +390,13 @@ def test_a_task_that_waits_for_a_lock_can_be_given_up(postgres: Postgres) -> Non
     first = stage.prepare((1, "a"))
     waiting = sink.begin(stage.name(partition=1), 0)
     sink.write(waiting, batch((1, "b")))
+    waiting._copy.write(None)
     started = time.monotonic()
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+    while not postgres.rows(blocked):
+        assert time.monotonic() - started < 10
     sink.discard(waiting)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     sink.abort(first)
     assert is_clean(stage)
     # Nothing holds the key any more.
