@@ -50,7 +50,7 @@ def resolve(artifact: Artifact, *, alone: bool = False) -> list[Path]:
     """
     folder = _folder(artifact, alone)
     if not folder.is_dir():
-        with _locked(cache_folder() / "jars.lock"):
+        with locked(cache_folder() / "jars.lock"):
             if not folder.is_dir():  # it may have come while waiting for the lock
                 _retrieve(artifact, folder, alone)
     return sorted(folder.glob("*.jar"))
@@ -88,7 +88,7 @@ def _folder(artifact: Artifact, alone: bool) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
