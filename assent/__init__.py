@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from assent.sinks.hbase import HBaseSink
     from assent.sinks.kafka import KafkaSink
+    from assent.sinks.mysql import MySqlSink
     from assent.sinks.postgres import PostgresSink
     from assent.sinks.redis import RedisSink
 
@@ -55,6 +56,7 @@ __all__ = [
     "KafkaSink",
     "LedgerError",
     "LossError",
+    "MySqlSink",
     "Pending",
     "PostgresSink",
     "RedisSink",
@@ -74,10 +76,12 @@ def register(spark: SparkSession) -> None:
     from assent.spark.files import FilesSource
     from assent.spark.hbase import HBaseSource
     from assent.spark.kafka import KafkaSource
+    from assent.spark.mysql import MySqlSource
     from assent.spark.postgres import PostgresSource
     from assent.spark.redis import RedisSource
 
-    for source in (FilesSource, HBaseSource, KafkaSource, PostgresSource, RedisSource):
+    sources = (FilesSource, HBaseSource, KafkaSource, MySqlSource, PostgresSource, RedisSource)
+    for source in sources:
         spark.dataSource.register(source)
 
 
@@ -91,6 +95,10 @@ def __getattr__(name: str) -> object:
         from assent.sinks.kafka import KafkaSink
 
         return KafkaSink
+    if name == "MySqlSink":
+        from assent.sinks.mysql import MySqlSink
+
+        return MySqlSink
     if name == "PostgresSink":
         from assent.sinks.postgres import PostgresSink
 

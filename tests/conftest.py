@@ -13,6 +13,7 @@ from assent.testing.session import start_session
 pytest_plugins = [
     "tests.plugins.hbase",
     "tests.plugins.kafka",
+    "tests.plugins.mysql",
     "tests.plugins.postgres",
     "tests.plugins.redis",
 ]

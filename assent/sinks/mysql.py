@@ -117,25 +117,22 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
     # On the driver, or wherever an operator is.
 
     def commit(self, handle: Handle) -> None:
-        """Commit what is prepared. What is staged is only looked for: `publish` moves it."""
-        from assent.sinks.mysql_errors import NO_SUCH_XID
+        """Commit what is prepared; seal what is staged, which `publish` moves."""
         from assent.sinks.mysql_xa import xid
 
         name = self._name(handle)
         if not self._exactly_once:
             return
-        if _is_prepared(handle):
-            if self._settle(f"XA COMMIT {xid(name)}", NO_SUCH_XID):
-                return
-            # Unknown is no verdict: it may be committed, or still held by who prepared it.
-            found = self.verdict(handle)
-            if found is not Verdict.COMMITTED:
-                raise RetriableError(
-                    f"the server does not let {handle} be committed now; it is {found.value}"
-                )
+        if not _is_prepared(handle):
+            with self._sessions().control() as session:
+                self._witnesses.seal(session.ask, name)
+        elif self._settled(f"XA COMMIT {xid(name)}"):
             return
-        if self.verdict(handle) not in (Verdict.COMMITTED, Verdict.PENDING):
-            raise TornEpochError(f"the staging table of {handle} is gone")
+        found = self.verdict(handle)
+        if found is Verdict.PENDING:
+            raise RetriableError(f"{handle} is still held by the session that prepared it")
+        if found is not Verdict.COMMITTED:
+            raise TornEpochError(f"{handle} cannot be committed: it is {found.value}")
 
     def publish(self, epoch: int, handles: Sequence[Handle]) -> None:
         """Move what is staged, all of it in one transaction; now and then, prune witnesses."""
@@ -159,13 +156,12 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
                     self._witnesses.prune(session.ask, *prunable)
 
     def abort(self, handle: Handle) -> None:
-        from assent.sinks.mysql_errors import NO_SUCH_XID
         from assent.sinks.mysql_xa import recoverable, xid
 
         name = self._name(handle)
         if not self._exactly_once:
             return
-        if _is_prepared(handle) and self._settle(f"XA ROLLBACK {xid(name)}", NO_SUCH_XID):
+        if _is_prepared(handle) and self._settled(f"XA ROLLBACK {xid(name)}"):
             return
         with self._sessions().control() as session:
             if _is_prepared(handle) and name in recoverable(session.ask, name.name.identity):
@@ -205,18 +201,21 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
 
         return Witnesses(self.table.schema, self._mark)
 
-    def _settle(self, statement: str, unknown: int) -> bool:
-        """Run it; False if the server does not know the transaction, or not yet."""
-        from assent.sinks.mysql_errors import code
+    def _settled(self, statement: str) -> bool:
+        """Run it; False if the server knows no such transaction, which is no verdict.
+
+        It may be gone, or still be held by the session that prepared it.
+        """
+        from assent.sinks.mysql_errors import NO_SUCH_XID, code
 
         try:
             with self._sessions().control() as session:
                 session.ask(statement)
-            return True
         except AssentError as error:
-            if error.__cause__ is None or code(error.__cause__) != unknown:
+            if error.__cause__ is None or code(error.__cause__) != NO_SUCH_XID:
                 raise
             return False
+        return True
 
     def _move(self, ask: Ask, epoch: int, names: Sequence[SqlName]) -> None:
         """One publisher at a time: the second finds everything committed."""
@@ -236,7 +235,9 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
                 f"epoch {epoch} cannot be moved into {self.target}: staging tables have been "
                 "removed. Nothing is lost: start the query again, and their rows are written again"
             )
-        waiting = [(name, staging) for name, state, staging in found if state == State.STAGED.value]
+        waiting = [
+            (name, staging) for name, state, staging in found if state != State.COMMITTED.value
+        ]
         if not waiting:
             return
         stagings = [TableName(self.table.schema, name) for _, name in waiting if name is not None]
@@ -251,7 +252,7 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
 
         condition = f"FROM {self._witnesses.table} WHERE name = {literal(str(name))}"
         found = ask(f"SELECT state {condition} FOR UPDATE")
-        if found == [(State.COMMITTED.value,)]:
+        if found and found[0][0] != State.STAGED.value:
             raise FencedError(f"{name} is committed and cannot be aborted any more")
         if found:
             ask(f"DELETE {condition}")

@@ -149,9 +149,7 @@ def _check_settings(ask: Ask, *, exactly_once: bool) -> None:
 
 def _check_kind(table: Table) -> None:
     if table.kind != "BASE TABLE":
-        raise ConfigurationError(
-            f"{table.name} is not a table ({table.kind}); rows go into tables"
-        )
+        raise ConfigurationError(f"{table.name} is not a table ({table.kind}); rows go into tables")
     if table.engine.lower() != "innodb":
         raise ConfigurationError(
             f"table {table.name} is kept by {table.engine}, which has no transactions: "
@@ -277,16 +275,12 @@ def _create(session: Session, wish: Wish, schema: pa.Schema) -> None:
         if wish.mode.delete is not None and field.name.lower() == wish.mode.delete.lower():
             continue
         key = wish.mode.is_key(field.name)
-        made = new_type(
-            field.name, field.type, order, key=key, binary_json=not session.is_mariadb
-        )
+        made = new_type(field.name, field.type, order, key=key, binary_json=not session.is_mariadb)
         required = "NULL" if field.nullable and not key else "NOT NULL"
         columns.append(f"{quote(field.name)} {made.definition} {required}")
     if wish.mode.kind == UPSERT:
         names = {field.name.lower(): field.name for field in schema}
         keys = ", ".join(quote(names[key.lower()]) for key in wish.mode.keys)
         columns.append(f"PRIMARY KEY ({keys})")
-    session.ask(
-        f"CREATE TABLE IF NOT EXISTS {wish.target} ({', '.join(columns)}) ENGINE = InnoDB"
-    )
+    session.ask(f"CREATE TABLE IF NOT EXISTS {wish.target} ({', '.join(columns)}) ENGINE = InnoDB")
     logger.info("created table %s", wish.target)

@@ -54,8 +54,8 @@ def insert_statements(
     """INSERTs of many rows each, and how many; none longer than `limit` bytes unless a row is."""
     values = []
     for column, array in zip(columns, texts, strict=True):
-        before, _, after = column.type.expression.partition("{}")
-        written = _joined(f"{before}'", array, f"'{after}")
+        opening, _, closing = column.type.expression.partition("{}")
+        written = _joined(f"{opening}'", array, f"'{closing}")
         values.append(pc.fill_null(written, "NULL"))
     values[0], values[-1] = _joined("(", values[0]), _joined(values[-1], "),")
     rows = pc.binary_join_element_wise(*values, pa.scalar(",", TEXT))

@@ -76,7 +76,9 @@ class Table(SqlTable[TableName, ColumnType]):
         unique, constrained, odd = _indexes(ask, full)
         documents = {column.name for column in columns if column.type.name == "json"}
         guarded = [
-            constraint for constraint, clause in checks.items() if _document(clause) not in documents
+            constraint
+            for constraint, clause in checks.items()
+            if _document(clause) not in documents
         ]
         guarded += odd + _triggers_and_references(ask, full)
         return cls(full, columns, unique, constrained, kind, engine or "", tuple(guarded))

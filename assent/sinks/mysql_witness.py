@@ -76,9 +76,7 @@ class Witnesses:
             f" LEFT JOIN {self.table} w ON w.name = {literal(str(name))}"
             f" LEFT JOIN {self.table} p ON p.name = {literal(self._pruned(name.name.identity))}"
         )
-        return Found(
-            False, None if state is None else State(state), there or table is None, pruned
-        )
+        return Found(False, None if state is None else State(state), there or table is None, pruned)
 
     def open(self, ask: Ask, identity: str, *, prepared: bool) -> list[Open]:
         """Everything of this identity and sink that is prepared, staged, or being staged."""
@@ -89,22 +87,28 @@ class Witnesses:
                 for name in recoverable(ask, identity)
                 if name.mark == self.mark
             ]
-        # Before the witnesses: a table whose witness says committed is only not dropped yet.
-        begun = dict(self._staging_tables(ask, identity))
-        known = ", ".join(literal(str(name)) for name in begun)
-        staged: dict[SqlName, float] = {}
-        for text, state, since in ask(
-            f"SELECT name, state, UNIX_TIMESTAMP(written_at) FROM {self.table} WHERE"
+        # Before the witnesses, which tell of a table that it is committed and will be dropped.
+        waiting = dict(self._staging_tables(ask, identity))
+        known = ", ".join(literal(str(name)) for name in waiting)
+        for text, state, staging, since in ask(
+            f"SELECT name, state, staging, UNIX_TIMESTAMP(written_at) FROM {self.table} WHERE"
             f" identity = {literal(identity)} AND mark = {literal(self.mark)}"
             f" AND (state = {literal(State.STAGED.value)}{f' OR name IN ({known})' * bool(known)})"
         ):
             name = SqlName.parse(text)
-            begun.pop(name, None)
-            if state == State.STAGED.value:
-                staged[name] = float(since)
-        waiting = {**begun, **staged}
+            if state != State.STAGED.value:
+                waiting.pop(name, None)
+            elif name in waiting or staging is None:
+                waiting[name] = float(since)
         found += [Open(name, CommitMode.STAGED, since) for name, since in waiting.items()]
         return sorted(found, key=lambda one: str(one.name))
+
+    def seal(self, ask: Ask, name: SqlName) -> None:
+        """Commit what is staged: from now on it cannot be aborted."""
+        ask(
+            f"UPDATE {self.table} SET state = {literal(State.SEALED.value)}"
+            f" WHERE name = {literal(str(name))} AND state = {literal(State.STAGED.value)}"
+        )
 
     def _staging_tables(self, ask: Ask, identity: str) -> list[tuple[SqlName, float | None]]:
         """By the comment that each was created with: without a witness, nobody else knows them."""

@@ -3,10 +3,10 @@
     with MySql(MARIADB) as server:
         server.run("CREATE TABLE views (page text)")
 
-MariaDB is that of the system (Debian: `mariadb-server-core`, `mariadb-client-core`); MySQL comes out of Maven artifacts,
-and needs libaio and libnuma of the system. A server runs on the loopback address, with a port, a
-data folder and a password of its own. Nothing is left behind, however the process that started it
-ends.
+MariaDB is that of the system (Debian: `mariadb-server-core` and `mariadb-client-core`); MySQL comes
+out of Maven artifacts, and needs libaio and libnuma of the system. A server runs on the loopback
+address, with a port, a data folder and a password of its own. Nothing is left behind, however the
+process that started it ends.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class MySql:
             self.connect(password=password, database=None).close()
         except pymysql.err.OperationalError as error:
             # A login that is refused is an answer too.
-            return error.args[0] == 1045
+            return bool(error.args[0] == 1045)
         return True
 
     def _running_server(self) -> Server:
@@ -275,8 +275,7 @@ def _find_program(release: Release) -> Path:
         found = shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if found is None or shutil.which("mariadb-install-db") is None:
             raise MySqlUnavailable(
-                "there is no MariaDB: apt-get install mariadb-server-core mariadb-client-core (tools/environment "
-                "servers does it where it may)"
+                "there is no MariaDB: apt-get install mariadb-server-core mariadb-client-core"
             )
         return Path(found)
     try:
