@@ -15,6 +15,8 @@ from assent.protocol.sink import Sink
 from assent.sinks.files import FilesSink
 from assent.sinks.hbase import HBaseSink
 from assent.sinks.kafka import KafkaSink
+from assent.sinks.mysql_witness import staging_table
+from assent.sinks.mysql_xa import xid
 from assent.sinks.postgres import PostgresSink
 from assent.sinks.postgres_witness import staging_name
 from assent.sinks.redis import RedisSink
@@ -22,12 +24,14 @@ from assent.sinks.sql_name import SqlName
 from assent.testing.conformance import SinkConformance
 from assent.testing.hbase import HBaseServer
 from assent.testing.kafka import KafkaCluster
+from assent.testing.mysql import MySql
 from assent.testing.postgres import Postgres
 from assent.testing.reader import data_files
 from assent.testing.redis import RedisServer
 from assent.testing.subject import Row, Subject
 from examples.custom_sink import LinesSink
 from tests.kafka_kit import committed
+from tests.mysql_stage import MySqlStage
 
 
 class FilesSubject(Subject):
@@ -218,3 +222,32 @@ class TestKafka(SinkConformance):
     @pytest.fixture
     def subject(self, kafka_line: KafkaCluster) -> Subject:
         return KafkaSubject(kafka_line)
+
+
+class MySqlSubject(Subject):
+    def __init__(self, server: MySql, commit_mode: str) -> None:
+        self._stage = MySqlStage(server, "id bigint, text text", commit_mode=commit_mode)
+
+    def sink(self) -> Sink[Any]:
+        return self._stage.make(commit_mode=self._stage.options["commit_mode"])
+
+    def visible(self) -> list[Row]:
+        return self._stage.select("id, text")
+
+    def give_up(self, handle: Handle) -> None:
+        """As an administrator would."""
+        name = SqlName.parse(handle.name)
+        if handle.details["mode"] == "prepared":
+            self._stage.server.run(f"XA ROLLBACK {xid(name)}")
+            return
+        self._stage.server.run(f"DROP TABLE {staging_table(self._stage.schema, name)}")
+
+    def leftovers(self) -> list[str]:
+        return self._stage.prepared() + self._stage.staged()
+
+
+@pytest.mark.mysql
+class TestMySql(SinkConformance):
+    @pytest.fixture(params=["prepared", "staged"])
+    def subject(self, mysql_kind: MySql, request: pytest.FixtureRequest) -> Subject:
+        return MySqlSubject(mysql_kind, request.param)

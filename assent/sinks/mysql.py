@@ -124,8 +124,9 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
         if not self._exactly_once:
             return
         if not _is_prepared(handle):
-            with self._sessions().control() as session:
-                self._witnesses.seal(session.ask, name)
+            if self.verdict(handle) is Verdict.PENDING:  # not if its table is gone
+                with self._sessions().control() as session:
+                    self._witnesses.seal(session.ask, name)
         elif self._settled(f"XA COMMIT {xid(name)}"):
             return
         found = self.verdict(handle)

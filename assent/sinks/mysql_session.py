@@ -83,6 +83,13 @@ class Session(Connection):  # type: ignore[misc]
         found = self.ask("SHOW VARIABLES LIKE 'xa_detach_on_prepare'")
         return [value for _, value in found] == ["ON"]
 
+    def _create_ssl_ctx(self, sslp: Any) -> Any:
+        # Once per process: reading the system's certificates takes longer than all the rest.
+        wanted = repr(sorted(sslp.items()))
+        if wanted not in _contexts:
+            _contexts[wanted] = super()._create_ssl_ctx(sslp)
+        return _contexts[wanted]
+
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         # As in the parent, but for the class of the result.
         self._result = None
@@ -241,6 +248,7 @@ def _watch(session: Session) -> None:
             session._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+_contexts: dict[str, Any] = {}
 _lock = threading.Lock()
 _idle: dict[tuple[int, str, float], list[Session]] = {}
 atexit.register(close_idle)

@@ -152,6 +152,7 @@ class MySql:
             "connect_timeout": 5,
             "read_timeout": _START_SECONDS,
             "autocommit": True,
+            "ssl_disabled": True,
             **more,
         }
         return pymysql.connect(**arguments)
@@ -252,7 +253,9 @@ class MySql:
     def _set_up(self) -> None:
         with self.connect(password="", database=None) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
-            cursor.execute(f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{self.password}'")
+            # A login that takes no TLS, which would be most of the time of a short connection.
+            plugin = "" if self.is_mariadb else "WITH mysql_native_password "
+            cursor.execute(f"ALTER USER 'root'@'localhost' IDENTIFIED {plugin}BY '{self.password}'")
 
     def _answers(self, password: str) -> bool:
         import pymysql
