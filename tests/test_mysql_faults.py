@@ -15,13 +15,15 @@ import pytest
 from assent.protocol.errors import AssentError, FencedError, RetriableError
 from assent.protocol.step import Moment, Step, When
 from assent.protocol.verdict import Verdict
-from assent.sinks.mysql_session import asking, close_idle
-from assent.sinks.postgres_witness import Witnesses
+from assent.sinks.mysql_session import close_idle
+from assent.sinks.mysql_witness import Witnesses
+from assent.sinks.mysql_xa import xid
 from assent.sinks.sql_name import SqlName
 from assent.sinks.sql_witness import verdict
 from assent.testing.mysql import DATABASE, MySql
 from assent.testing.proxy import Proxy
 from tests.mysql_stage import MySqlStage
+from tests.plugins.mysql import require_mysql
 from tests.sql_query import Rows, SqlQuery, SqlStage, batch
 
 pytestmark = pytest.mark.mysql
@@ -30,6 +32,7 @@ FIRST: Rows = [[(1, "a"), (2, "b")], [(3, "c")]]
 SECOND: Rows = [[(4, "d"), (5, "e")], [(6, "f")]]
 THIRD: Rows = [[(7, "g")]]
 MODES = ["prepared", "staged"]
+Moments = list[tuple[When, Step]]
 
 DRIVER_MOMENTS = [
     (When.BEFORE, Step.RECOVER),
@@ -89,24 +92,6 @@ def test_epochs_follow_one_another(query: SqlQuery) -> None:
     for epoch, rows in enumerate((FIRST, SECOND, [[], []], THIRD)):
         query.run(coordinator, epoch, rows)
         assert_clean(query.stage)
-    assert query.stage.rows() == expected(FIRST, SECOND, THIRD)
-
-
-@pytest.mark.parametrize("moment", [*DRIVER_MOMENTS, *TASK_MOMENTS], ids=named)
-def test_the_driver_dies_and_the_next_run_takes_over(
-    query: SqlQuery, moment: tuple[When, Step]
-) -> None:
-    query.run(query.start(), 0, FIRST)
-    query.die(*moment, 1, SECOND)
-    seen = query.stage.rows()
-    if moment[1] not in (Step.COMMIT, Step.COMPLETE):
-        assert seen == expected(FIRST)
-    coordinator = query.start()
-    query.run(coordinator, 1, SECOND)
-    assert_clean(query.stage)
-    assert query.stage.rows() == expected(FIRST, SECOND)
-    query.run(coordinator, 2, THIRD)
-    assert_clean(query.stage)
     assert query.stage.rows() == expected(FIRST, SECOND, THIRD)
 
 
@@ -206,7 +191,7 @@ def test_a_verdict_during_a_commit_is_never_aborted(query: SqlQuery) -> None:
     assert len(stage.rows()) == 40
 
 
-@pytest.mark.parametrize("past", [1, 2])
+@pytest.mark.parametrize("past", [1, 2, 3])
 def test_a_commit_between_two_questions_of_the_verdict(query: SqlQuery, past: int) -> None:
     """Wherever the commit falls between the statements, it does not look like a rollback."""
     stage = query.stage
@@ -215,22 +200,23 @@ def test_a_commit_between_two_questions_of_the_verdict(query: SqlQuery, past: in
     sink.check(batch().schema)
     handle = stage.prepare((1, "a"), sink=sink)
     name = SqlName.parse(handle.name)
-    with stage.server.connect() as connection:
-        plain = asking(connection)
-        left = past
+    left = past
+    with stage.make()._sessions().control() as session:
 
         def ask(statement: str) -> list[tuple[Any, ...]]:
             nonlocal left
-            answer = plain(statement)
+            answer = session.ask(statement)
             left -= 1
             if left == 0:
                 sink.commit(handle)
                 sink.publish(0, [handle])
             return answer
 
-        found = verdict(0, Witnesses(stage.schema, name.mark).find(ask, name))
+        prepared = stage.options["commit_mode"] == "prepared"
+        witnesses = Witnesses(stage.schema, name.mark)
+        found = verdict(0, witnesses.find(ask, name, prepared=prepared))
     assert found in (Verdict.PENDING, Verdict.COMMITTED)
-    if left > 0:  # it was seen prepared by the first question
+    if left > 0:  # it was seen prepared by the first question, or there was no such question
         sink.commit(handle)
     assert sink.verdict(handle) is Verdict.COMMITTED
 
@@ -238,12 +224,40 @@ def test_a_commit_between_two_questions_of_the_verdict(query: SqlQuery, past: in
 # The server
 
 
+EVERY = [*DRIVER_MOMENTS, *TASK_MOMENTS]
+# MySQL takes seconds to come back: all of it is in the long fault matrices.
+WORST = [
+    (When.AFTER, Step.PRE_COMMIT),
+    (When.BEFORE, Step.DECIDE),
+    (When.AFTER, Step.DECIDE),
+    (When.DURING, Step.COMMIT),
+]
+
+
+@pytest.mark.parametrize(
+    ("release", "settings", "moments"),
+    [
+        ("mariadb", {}, EVERY),
+        ("mariadb", {"log-bin": "log", "server-id": "1", "sync-binlog": "1"}, WORST),
+        ("mysql", {}, WORST),
+        pytest.param("mysql", {}, EVERY, marks=pytest.mark.faults),
+        pytest.param("mysql-before", {}, EVERY, marks=pytest.mark.faults),
+    ],
+    ids=["mariadb", "mariadb-log", "mysql", "mysql-every", "mysql-before-every"],
+)
 @pytest.mark.parametrize("mode", MODES)
-def test_the_server_is_killed_at_every_step(own_mysql: MySql, mode: str, tmp_path: Path) -> None:
+def test_the_server_is_killed_at_every_step(
+    release: str, settings: dict[str, str], moments: Moments, mode: str, tmp_path: Path
+) -> None:
+    with require_mysql(release, settings) as server:
+        kill_at_every_step(server, moments, mode, tmp_path)
+
+
+def kill_at_every_step(own_mysql: MySql, moments: Moments, mode: str, tmp_path: Path) -> None:
     stage = MySqlStage(own_mysql, commit_mode=mode)
     query = SqlQuery(stage, tmp_path)
     everything: list[Rows] = []
-    for epoch, moment in enumerate([*DRIVER_MOMENTS, *TASK_MOMENTS]):
+    for epoch, moment in enumerate(moments):
         rows: Rows = [[(10 * epoch, "a"), (10 * epoch + 1, "b")], [(10 * epoch + 2, "c")]]
         everything.append(rows)
         killed = False
