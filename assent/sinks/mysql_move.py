@@ -37,14 +37,14 @@ def create_staging(
     for wire in wires:
         # A row that deletes need not be a whole row.
         required = wire.column.not_null and (wire.key or not mode.delete)
-        definition = wire.column.type.definition
-        columns.append(
-            f"{quote(wire.column.name)} {definition} {'NOT NULL' if required else 'NULL'}"
-        )
+        kind, name = wire.column.type, quote(wire.column.name)
+        columns.append(f"{name} {kind.definition} {'NOT NULL' if required else 'NULL'}")
+        if kind.name == "json" and not kind.binary_json:
+            columns.append(f"CHECK (json_valid({name}))")
     columns += [f"UNIQUE KEY ({_parts(index)})" for index in _indexes(target, wires, mode)]
-    kind = "TABLE" if comment else "TEMPORARY TABLE"
+    what = "TABLE" if comment else "TEMPORARY TABLE"
     ask(
-        f"CREATE {kind} {staging} ({', '.join(columns)}) ENGINE = InnoDB"
+        f"CREATE {what} {staging} ({', '.join(columns)}) ENGINE = InnoDB"
         + (f" COMMENT = {literal(comment)}" if comment else "")
     )
 
