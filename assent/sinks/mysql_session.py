@@ -185,7 +185,6 @@ class Sessions:
             "net_write_timeout": "600",
             "foreign_key_checks": "1",
             "unique_checks": "1",
-            "max_error_count": "64",
             "sql_notes": "1",
             "sql_safe_updates": "0",
             "sql_big_selects": "1",
