@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 ARGUMENTS ?=
 
-.PHONY: help demo test test-faults lint format bench clean java environment servers
+.PHONY: help demo test test-faults test-long lint format bench clean java environment servers
 # One after the other, also under -j: two Spark sessions at once only slow each other down.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -25,7 +25,10 @@ test: java environment servers ## all tests but the long fault matrices
 	@$(RUN) $(PY) -m pytest -m "not faults" $(ARGUMENTS)
 
 test-faults: java environment servers ## the long fault matrices
-	@$(RUN) $(PY) -m pytest -m faults $(ARGUMENTS)
+	@$(RUN) $(PY) -m pytest -m "faults and not long" $(ARGUMENTS)
+
+test-long: java environment archive ## the rest of the fault matrices: every sink in every one
+	@$(RUN) $(PY) -m pytest -m long $(ARGUMENTS)
 
 lint: environment ## ruff and mypy
 	@$(RUN) $(PY) -m ruff check .

@@ -30,6 +30,7 @@ SINKS = {
     "files": "FilesSink",
     "hbase": "HBaseSink",
     "kafka": "KafkaSink",
+    "mysql": "MySqlSink",
     "postgres": "PostgresSink",
     "redis": "RedisSink",
 }

@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, Self
 from assent.testing.job import sink_argument
 from assent.testing.reader import Rows, data_files, read_rows
 
-STAGES = ("files", "hbase", "kafka", "postgres", "redis")
+STAGES = ("files", "hbase", "kafka", "mysql", "postgres", "redis")
 """The sinks that there is a stage for."""
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -169,6 +169,10 @@ def open_stage(name: str, folder: Path) -> Stage:
         from assent.testing.stage_kafka import KafkaStage
 
         return KafkaStage()
+    if name == "mysql":
+        from assent.testing.stage_mysql import MySqlStage
+
+        return MySqlStage()
     if name == "postgres":
         from assent.testing.stage_postgres import PostgresStage
 
