@@ -21,13 +21,13 @@ help: ## show this
 demo: java environment archive ## kill a job at the worst instants and count: about a minute
 	@$(RUN) .venv/bin/assent demo $(ARGUMENTS)
 
-test: java environment servers ## all tests but the long fault matrices
+test: java environment servers archive ## all tests but the long fault matrices
 	@$(RUN) $(PY) -m pytest -m "not faults" $(ARGUMENTS)
 
-test-faults: java environment servers ## the long fault matrices
+test-faults: java environment servers archive ## the long fault matrices
 	@$(RUN) $(PY) -m pytest -m "faults and not long" $(ARGUMENTS)
 
-test-long: java environment archive ## the rest of the fault matrices: every sink in every one
+test-long: java environment servers archive ## the rest of the fault matrices: every sink in every one
 	@$(RUN) $(PY) -m pytest -m long $(ARGUMENTS)
 
 lint: environment ## ruff and mypy

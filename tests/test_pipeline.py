@@ -328,7 +328,9 @@ def test_executors_and_workers_killed_at_every_step(
 @pytest.mark.parametrize(
     ("stage", "how"),
     [
-        *each(["kafka", "postgres staged", "mysql prepared", "redis", "hbase"], DATABASES, "killed"),
+        *each(
+            ["kafka", "postgres staged", "mysql prepared", "redis", "hbase"], DATABASES, "killed"
+        ),
         *each([], ["kafka"], "paused"),
     ],
     indirect=["stage"],
