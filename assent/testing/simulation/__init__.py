@@ -1,0 +1,1 @@
+"""A deterministic simulator of the protocol: the real code on simulated stores, disk and time."""
