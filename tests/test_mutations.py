@@ -82,14 +82,16 @@ def aborts_what_is_decided(patch: Patch) -> None:
 
 
 def sweeps_the_running_epoch(patch: Patch) -> None:
-    def mutated(self: Sweeper, pending: Pending, sink: int, next_key: RecordKey) -> bool:
+    def mutated(
+        self: Sweeper, pending: Pending, sink: int, next_key: RecordKey, closed: bool
+    ) -> bool:
         return pending.term <= next_key.term and not self._is_named(pending, sink)
 
     patch.setattr(Sweeper, "is_dead", mutated)
 
 
 def never_sweeps(patch: Patch) -> None:
-    patch.setattr(Sweeper, "is_dead", lambda self, pending, sink, next_key: False)
+    patch.setattr(Sweeper, "is_dead", lambda self, pending, sink, next_key, closed: False)
 
 
 def takes_without_closing(patch: Patch) -> None:

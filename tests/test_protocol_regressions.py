@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from assent.ledger.local import LocalStore
 from assent.protocol.errors import FencedError
 from assent.protocol.handle import Handle
+from assent.protocol.pending import Pending
 from assent.protocol.policy import Policy
+from assent.protocol.record import RecordKey
 from assent.protocol.verdict import Verdict
 from assent.testing.memory import MemoryStore
-from tests.query import Killed, Query, handles
+from assent.testing.simulation.disk import ROOT, Disk, mounted
+from assent.testing.simulation.scheduler import Scheduler
+from tests.query import Killed, Query, WatchedSink, handles
 
 ROWS = [[1, 2], [3]]
 
@@ -99,3 +106,27 @@ def test_a_run_that_takes_its_term_while_another_prunes_goes_on() -> None:
     late = query.start()
     query.run(late, 8, ROWS)
     assert [decision.epoch for decision in query.decisions()][-1] == 8
+
+
+def test_an_abort_by_a_fenced_run_spares_what_the_newer_run_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where a store knows places only modulo two."""
+    query = Query()
+
+    def pending(sink: WatchedSink, identity: str) -> list[Pending]:
+        return [
+            replace(one, place=one.place % 2, modulus=2)
+            for one in super(WatchedSink, sink).pending(identity)
+        ]
+
+    monkeypatch.setattr(WatchedSink, "pending", pending)
+    late = query.start()
+    votes = query.write(query.plan(late, 0), 0, ROWS)
+    newer = query.start()
+    query.run(newer, 0, ROWS)
+    running = query.write(query.plan(newer, 1), 1, [[4], [5]])
+    late.abort(votes, 0)
+    assert [query.state(handle) for handle in handles(running)] == [Verdict.PENDING] * 2
+    newer.commit(running, 1)
+    assert query.rows() == [1, 2, 3, 4, 5]

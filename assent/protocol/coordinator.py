@@ -270,8 +270,8 @@ class Coordinator:
         self._abort_votes(votes)
         for listener in self.listeners:
             listener.on_epoch_aborted(epoch)
-        closed = RecordKey(assignment.key.place, assignment.key.term + 1)
-        self._sweeper.sweep(assignment.identity, closed)
+        # Not by way of the next term: another run may hold it, and be at work.
+        self._sweeper.sweep(assignment.identity, assignment.key, closed=True)
 
     def _abort_votes(self, votes: Sequence[Vote], standing: Record | None = None) -> None:
         """Abort what no decision names, given the record that stands where theirs would be."""

@@ -29,17 +29,25 @@ class Sweeper:
     ledger: Ledger
     sinks: Sequence[Sink[Any]]
 
-    def sweep(self, identity: str, next_key: RecordKey, contexts: Sequence[JsonValue] = ()) -> int:
+    def sweep(
+        self,
+        identity: str,
+        next_key: RecordKey,
+        contexts: Sequence[JsonValue] = (),
+        *,
+        closed: bool = False,
+    ) -> int:
         """Abort what is dead, given the key of the next decision; returns how many were.
 
-        What cannot be aborted now is swept again at the next epoch, so an error is a warning.
+        With `closed`, the term of that key has a void: there will be no such decision. What
+        cannot be aborted now is swept again at the next epoch, so an error is a warning.
         """
         count = 0
         for position, sink in enumerate(self.sinks):
             context = contexts[position] if position < len(contexts) else None
             try:
                 for pending in list(sink.pending(identity)):
-                    if self.is_dead(pending, position, next_key):
+                    if self.is_dead(pending, position, next_key, closed):
                         sink.recover_and_abort(pending.handle, context)
                         logger.info("aborted %s, which belongs to no epoch", pending.handle)
                         count += 1
@@ -52,11 +60,14 @@ class Sweeper:
                 )
         return count
 
-    def is_dead(self, pending: Pending, sink: int, next_key: RecordKey) -> bool:
+    def is_dead(
+        self, pending: Pending, sink: int, next_key: RecordKey, closed: bool = False
+    ) -> bool:
         """Whether no decision names the transaction, now or ever."""
         if pending.term > next_key.term:
             return False  # a newer run's
-        if pending.term == next_key.term and pending.may_follow(next_key.place - 1):
+        running = pending.term == next_key.term and not closed
+        if running and pending.may_follow(next_key.place - 1):
             return False  # it may belong to the epoch that is being written
         return not self._is_named(pending, sink)
 
