@@ -130,3 +130,19 @@ def test_an_abort_by_a_fenced_run_spares_what_the_newer_run_writes(
     assert [query.state(handle) for handle in handles(running)] == [Verdict.PENDING] * 2
     newer.commit(running, 1)
     assert query.rows() == [1, 2, 3, 4, 5]
+
+
+def test_a_key_is_given_to_one_plan_only() -> None:
+    """Nobody voted, so nobody could void it: tasks of the first plan may still be at work."""
+    query = Query()
+    coordinator = query.start()
+    first = query.plan(coordinator, 0)
+    coordinator.abort((), 0)
+    second = query.plan(coordinator, 0)
+    assert second.key == RecordKey(0, 1)
+    late = query.write(first, 0, ROWS)
+    coordinator.commit(query.write(second, 0, ROWS), 0)
+    assert query.rows() == [1, 2, 3]
+    query.checkpoint.committed.add(0)
+    query.plan(coordinator, 1)
+    assert [query.state(handle) for handle in handles(late)] == [Verdict.ABORTED] * 2

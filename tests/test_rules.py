@@ -496,14 +496,12 @@ def test_terms_close_then_take_starts_over_when_another_run_took_the_term() -> N
 
 def test_places_start_where_the_predecessor_was_voided_and_grow_by_one(query: Query) -> None:
     first = query.start()
-    keys = []
     for epoch in range(3):
-        keys.append(query.plan(first, epoch).key)
         query.run(first, epoch, [[epoch]])
     second = query.start()
     for epoch in range(3, 5):
-        keys.append(query.plan(second, epoch).key)
         query.run(second, epoch, [[epoch]])
+    keys = [decision.key for decision in query.decisions()]
     assert keys == [RecordKey(place, int(place > 2)) for place in range(5)]
 
 
@@ -562,8 +560,9 @@ def test_dead_transactions_and_no_others_are_swept(
     query.run(query.start(), 0, [[0]])
     coordinator = query.start()
     query.run(coordinator, 1, [[1]])
-    identity = query.plan(coordinator, 2).identity
-    name = TransactionName(identity, term, place, 0, "abcd")
+    identity = query.ledger.find()
+    assert identity is not None
+    name = TransactionName(identity.identity, term, place, 0, "abcd")
     query.sink.begin(name, 2)
     assignment = query.plan(coordinator, 2)
     assert assignment.key == RecordKey(2, 1)

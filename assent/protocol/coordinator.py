@@ -85,6 +85,7 @@ class Coordinator:
 
     _identity: str | None = field(default=None, init=False)
     _tail: Tail | None = field(default=None, init=False)
+    _assigned: RecordKey | None = field(default=None, init=False)
     _restored: bool = field(default=False, init=False)
     _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
 
@@ -108,9 +109,9 @@ class Coordinator:
     def _recover(self, identity: Identity, tail: Tail, started: float) -> Assignment:
         """Finish what is decided, sweep what is dead, and say what comes next."""
         term = tail.term
-        self._refuse_older_checkpoint(tail)
+        running = self._refuse_older_checkpoint(tail)
         self._restore(tail.newest.decision if tail.newest else None)
-        key, torn, newest = RecordKey(tail.next_place, term.number), None, tail.newest
+        key, torn, newest = _next_key(tail), None, tail.newest
         for decided in tail.decided:
             if self._is_complete(decided, tail):
                 continue
@@ -129,6 +130,8 @@ class Coordinator:
         )
         self.ledger.prune(tail, self.policy.retained_epochs)
         self._reach(When.AFTER, Step.RECOVER)
+        replayed = newest is not None and torn is None and newest.epoch == running
+        self._assigned = None if replayed else key  # nothing is opened in such a replay
         return Assignment(
             identity.identity,
             key,
@@ -155,9 +158,11 @@ class Coordinator:
                 tail.closed_by is not None and tail.closed_by.run != mine.author.run
             ):
                 raise self._fenced(mine.number)
-            if tail.closed_by is None:
+            if tail.closed_by is None and self._assigned != _next_key(tail):
                 self._tail = tail
                 return tail
+            # Tasks of an earlier plan may still be at work under that key, and no abort has voided
+            # it: a key is given to one plan only, so that no two attempts share a name.
         self._tail = self.ledger.take(nonce())
         return self._tail
 
@@ -178,11 +183,11 @@ class Coordinator:
             "since. Make sure that only one driver runs the query"
         )
 
-    def _refuse_older_checkpoint(self, tail: Tail) -> None:
-        """Epochs only grow, and an epoch's input never changes (rule 7)."""
+    def _refuse_older_checkpoint(self, tail: Tail) -> int | None:
+        """Epochs only grow, and an epoch's input never changes (rule 7). Returns the one to run."""
         newest = self.checkpoint.newest_epoch()
         if newest is None or tail.newest is None:
-            return
+            return newest
         if newest < tail.newest.epoch:
             raise ReplayError(
                 f"Spark is at epoch {newest}, but epoch {tail.newest.epoch} is decided in the "
@@ -190,6 +195,7 @@ class Coordinator:
             )
         if newest == tail.newest.epoch:
             self._refuse_other_input(tail.newest.decision)
+        return newest
 
     def _refuse_other_input(self, decision: Decision) -> str:
         digest = self._digest(decision.epoch)
@@ -437,6 +443,10 @@ class Coordinator:
 
     def _reach(self, when: When, step: Step, epoch: int | None = None) -> None:
         self.trace(Moment(when, step, epoch))
+
+
+def _next_key(tail: Tail) -> RecordKey:
+    return RecordKey(tail.next_place, tail.term.number)
 
 
 def _completed_through(tail: Tail, torn: Torn | None) -> int | None:
