@@ -146,3 +146,30 @@ def test_a_key_is_given_to_one_plan_only() -> None:
     query.checkpoint.committed.add(0)
     query.plan(coordinator, 1)
     assert [query.state(handle) for handle in handles(late)] == [Verdict.ABORTED] * 2
+
+
+def dies_at_flush(disk: Disk, number: int) -> None:
+    """The process is killed before the n-th flush from now, and its successor is not."""
+    flush = disk.fsync
+
+    def die(descriptor: int) -> None:
+        nonlocal number
+        number -= 1
+        if number == 0:
+            disk.fsync = flush  # type: ignore[method-assign]
+            raise Killed
+        flush(descriptor)
+
+    disk.fsync = die  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_what_a_store_creates_after_another_was_killed_is_durable(number: int) -> None:
+    """Each folder has to be flushed into the one above, whoever has made it."""
+    disk = Disk(Scheduler(), lambda path, content: None)
+    with mounted(disk):
+        dies_at_flush(disk, number)
+        with pytest.raises(Killed):
+            LocalStore(ROOT).create("records/a", b"a")
+        LocalStore(ROOT).create("records/b", b"b")
+    assert disk.is_durable(f"{ROOT}/records/b")

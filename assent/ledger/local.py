@@ -31,6 +31,7 @@ class LocalStore:
                 "file system (a plain path or file:)"
             )
         self._root = Path(local_path(location))
+        self._flushed: set[str] = set()
 
     @property
     def location(self) -> str:
@@ -39,10 +40,25 @@ class LocalStore:
     def create(self, name: str, content: bytes) -> None:
         path = self._root / name
         with _reporting("write", path):
-            _make_folder(path.parent)
-            _make_folder(self._root / _NEW)
+            self._make_folder(path.parent)
+            self._make_folder(self._root / _NEW)
             while not _create(path, self._root / _NEW / nonce(), content):
                 pass
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder and its parents, each of them flushed into the one above.
+
+        One that is there already is flushed too, once: whoever made it may have died before.
+        """
+        if str(folder) in self._flushed and folder.is_dir():
+            return
+        if folder == self._root:
+            _make_folder(folder.parent)
+        else:
+            self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
+        self._flushed.add(str(folder))
 
     def read(self, name: str) -> bytes:
         path = self._root / name
