@@ -173,3 +173,24 @@ def test_what_a_store_creates_after_another_was_killed_is_durable(number: int) -
             LocalStore(ROOT).create("records/a", b"a")
         LocalStore(ROOT).create("records/b", b"b")
     assert disk.is_durable(f"{ROOT}/records/b")
+
+
+def test_a_decision_is_flushed_before_another_process_acts_on_it() -> None:
+    """The commit process is killed between link and flush; the planning process lives on."""
+    disk = Disk(Scheduler(), lambda path, content: None)
+    with mounted(disk):
+        query = Query(store=LocalStore(ROOT))
+        planner = query.start()
+        query.run(planner, 0, ROWS)
+        votes = query.write(query.plan(planner, 1), 1, [[4], [5]])
+        dies_at_flush(disk, 2)
+        with pytest.raises(Killed):
+            query.start().commit(votes, 1)
+        [decision] = [key for key in query.ledger.record_keys() if key.place == 1]
+        path = f"{ROOT}/records/{decision.place:012d}-{decision.term:08d}.json"
+        assert not disk.is_durable(path)
+        seen: list[bool] = []
+        query.sink.before_commit = lambda handle: seen.append(disk.is_durable(path))
+        query.plan(planner, 1)
+        assert query.rows() == [1, 2, 3, 4, 5]
+    assert seen == [True, True]

@@ -189,6 +189,10 @@ class Ledger:
             )
         return record
 
+    def secure(self) -> None:
+        """Make durable whatever is visible: its writer may have died before it did so."""
+        self._store.recover()
+
     def record_keys(self) -> list[RecordKey]:
         """The keys of all records that are kept, by place and term."""
         return self._list().keys()

@@ -116,6 +116,7 @@ class Coordinator:
             if self._is_complete(decided, tail):
                 continue
             self._reach(When.DURING, Step.RECOVER, decided.epoch)
+            self.ledger.secure()
             newest, key, torn = self._finish(decided, key, term.author.run, recovering=True)
             if torn is None:
                 self._complete(decided.epoch)
