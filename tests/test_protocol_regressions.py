@@ -132,6 +132,24 @@ def test_an_abort_by_a_fenced_run_spares_what_the_newer_run_writes(
     assert query.rows() == [1, 2, 3, 4, 5]
 
 
+def test_an_abort_that_sleeps_while_another_run_prunes_is_fenced() -> None:
+    store = MemoryStore()
+    query = Query(store=store, policy=Policy(retained_epochs=2))
+    late = query.start()
+    votes = query.write(query.plan(late, 0), 0, ROWS)
+    late.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+
+    def sleep(operation: str) -> None:
+        if operation.startswith("read records/"):
+            store.interfere = lambda operation: None
+            run_on(query, range(1, 8))
+
+    store.interfere = sleep
+    with pytest.raises(FencedError):
+        late.abort(votes, 0)
+
+
 def test_a_key_is_given_to_one_plan_only() -> None:
     """Nobody voted, so nobody could void it: tasks of the first plan may still be at work."""
     query = Query()

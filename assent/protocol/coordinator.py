@@ -272,7 +272,9 @@ class Coordinator:
         if assignment is None:
             return
         void = Void(assignment.key, Author(assignment.run, nonce()), self.clock())
-        if not isinstance(self.ledger.write(void), Void):
+        with self._holding(assignment.key.term):
+            standing = self.ledger.write(void)
+        if not isinstance(standing, Void):
             return
         self._abort_votes(votes)
         for listener in self.listeners:
