@@ -132,6 +132,23 @@ def test_an_abort_by_a_fenced_run_spares_what_the_newer_run_writes(
     assert query.rows() == [1, 2, 3, 4, 5]
 
 
+def test_a_run_that_takes_its_term_from_one_that_goes_on_and_prunes_starts_over() -> None:
+    store = MemoryStore()
+    query = Query(store=store, policy=Policy(retained_epochs=2))
+    running = query.start()
+    query.run(running, 0, ROWS)
+    query.run(running, 1, ROWS)
+
+    def sleep(operation: str) -> None:
+        if operation.startswith("read records/"):
+            store.interfere = lambda operation: None
+            for epoch in range(2, 8):
+                query.run(running, epoch, ROWS)
+
+    store.interfere = sleep
+    assert query.plan(query.start(), 8).key == RecordKey(8, 1)
+
+
 def test_an_abort_that_sleeps_while_another_run_prunes_is_fenced() -> None:
     store = MemoryStore()
     query = Query(store=store, policy=Policy(retained_epochs=2))

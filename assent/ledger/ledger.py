@@ -89,12 +89,14 @@ class Ledger:
         """
         self._store.recover()
         while True:
-            newest = self.newest_term()
+            newest, known = self.newest_term(), self._list()
             try:
                 tail = self._next_tail(newest, run)
             except LedgerError:
                 if newest is not None and self.has_term(newest.number + 1):
                     continue  # another run took over in between, and pruned what was being read
+                if self._list() != known:
+                    continue  # the run that is to be closed went on, and pruned it
                 raise
             term = tail.term
             try:
