@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from assent.protocol.errors import (
     AssentError,
@@ -18,22 +16,11 @@ from assent.protocol.guarantee import Guarantee
 from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName
 from assent.protocol.pending import Pending
-from assent.protocol.sink import Sink
 from assent.protocol.verdict import Verdict
-from assent.sinks.mark import mark
-from assent.sinks.option import (
-    Option,
-    Parser,
-    boolean,
-    choice,
-    columns,
-    duration,
-    positive_integer,
-    text,
-)
 from assent.sinks.postgres_address import Address
-from assent.sinks.sql_mode import OVERWRITE, WRITE_MODES, CommitMode, WriteMode
+from assent.sinks.sql_mode import CommitMode
 from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_sink import SqlSink
 from assent.sinks.sql_witness import verdict
 
 if TYPE_CHECKING:
@@ -41,19 +28,12 @@ if TYPE_CHECKING:
 
     # Libraries of the extra: whoever only names the sink does without them.
     from assent.sinks.postgres_session import Ask, Sessions
-    from assent.sinks.postgres_table import Table
+    from assent.sinks.postgres_table import Table, TableName
     from assent.sinks.postgres_witness import Witnesses
     from assent.sinks.postgres_writer import PostgresTransaction
 
-logger = logging.getLogger("assent")
 
-COMMIT_MODES = ("auto", *(mode.value for mode in CommitMode))
-
-_PRUNE_EVERY = 10
-_ANY_TEXT = Parser("any text", lambda value: value)
-
-
-class PostgresSink(Sink["PostgresTransaction"]):
+class PostgresSink(SqlSink["PostgresTransaction", Address, "TableName"]):
     """Rows into a table of PostgreSQL: appended, merged by key, or put in place of all.
 
     Parameters
@@ -82,119 +62,28 @@ class PostgresSink(Sink["PostgresTransaction"]):
 
     kind: ClassVar[str] = "postgres"
 
-    OPTIONS: ClassVar[tuple[Option, ...]] = (
-        Option("url", text, description="where the database is", secret=True),
-        Option("dbtable", text, description="the table: table or schema.table"),
-        Option("user", text, None, "whom to log in as"),
-        Option("password", _ANY_TEXT, None, "the user's password", secret=True),
-        Option("writeMode", choice(*WRITE_MODES), "append", "what becomes of rows in the table"),
-        Option("keyColumns", columns, (), "upsert: columns by which a row replaces another"),
-        Option("orderColumn", text, None, "upsert: the highest value of a key in an epoch wins"),
-        Option("deleteColumn", text, None, "upsert: a boolean, true for rows that delete"),
-        Option("commitMode", choice(*COMMIT_MODES), "auto", "how an epoch becomes visible"),
-        Option("createTable", boolean, False, "create the table if it is missing"),
-        Option("lockTimeout", duration, 30.0, "how long to wait for a lock"),
-        Option("retainedWitnesses", positive_integer, 100, "epochs whose outcome is remembered"),
-        # Of Spark's JDBC writer, so that moving over is a change of the format's name.
-        Option("driver", _ANY_TEXT, None, "taken, and without effect"),
-        Option("batchsize", _ANY_TEXT, None, "taken, and without effect"),
-        Option("isolationLevel", _ANY_TEXT, None, "taken, and without effect"),
-        Option("numPartitions", _ANY_TEXT, None, "taken, and without effect"),
-    )
-
-    def __init__(
-        self,
-        url: str,
-        dbtable: str,
-        user: str | None = None,
-        password: str | None = None,
-        write_mode: str = "append",
-        key_columns: Sequence[str] = (),
-        order_column: str | None = None,
-        delete_column: str | None = None,
-        commit_mode: str = "auto",
-        create_table: bool = False,
-        lock_timeout: float = 30.0,
-        retained_witnesses: int = 100,
-    ) -> None:
+    def _locate(
+        self, url: str, dbtable: str, user: str | None, password: str | None
+    ) -> tuple[Address, TableName]:
         _require_libraries()
         from assent.sinks.postgres_table import TableName
 
-        self.address = Address.parse(url, user, password)
-        self.address.conninfo()  # what is wrong with the address is wrong from the start
-        self.table = TableName.parse(dbtable)
-        self._write_mode = WriteMode(write_mode, tuple(key_columns), order_column, delete_column)
-        if commit_mode not in COMMIT_MODES:
-            raise ConfigurationError(
-                f"option commitMode is {commit_mode!r}; expected one of {', '.join(COMMIT_MODES)}"
-            )
-        self.commit_mode = commit_mode
-        self.create_table = create_table
-        self.lock_timeout = lock_timeout
-        self.retained_witnesses = retained_witnesses
-        self._chosen: CommitMode | None = None
-
-    @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> PostgresSink:
-        """The sink for what `read_options` made of `OPTIONS`."""
-        return cls(
-            url=values["url"],
-            dbtable=values["dbtable"],
-            user=values["user"],
-            password=values["password"],
-            write_mode=values["writeMode"],
-            key_columns=values["keyColumns"],
-            order_column=values["orderColumn"],
-            delete_column=values["deleteColumn"],
-            commit_mode=values["commitMode"],
-            create_table=values["createTable"],
-            lock_timeout=values["lockTimeout"],
-            retained_witnesses=values["retainedWitnesses"],
-        )
-
-    def __repr__(self) -> str:
-        return f"PostgresSink({self.target!r})"
-
-    @property
-    def target(self) -> str:
-        return f"{self.address} {self.table}"
-
-    @property
-    def distribution(self) -> tuple[str, ...]:
-        """Tasks that prepare must not share keys: the second would wait for the first."""
-        mode = self.write_mode
-        # Staged rows of one key meet in the move; without an order nobody could tell the last.
-        apart = self._chosen is not CommitMode.STAGED or mode.order is None
-        return mode.keys if apart else ()
-
-    @property
-    def write_mode(self) -> WriteMode:
-        """What the option says, or what Spark's complete mode asks for."""
-        if not self.overwrite:
-            return self._write_mode
-        return replace(self._write_mode, kind=OVERWRITE, keys=(), order=None, delete=None)
-
-    @property
-    def replaces(self) -> bool:
-        return self.write_mode.kind == OVERWRITE
+        address = Address.parse(url, user, password)
+        address.conninfo()  # what is wrong with the address is wrong from the start
+        return address, TableName.parse(dbtable)
 
     def check(self, schema: pa.Schema, overwrite: bool = False) -> None:
         """Ask options, rows, server and table; create what is missing and may be created."""
         from assent.sinks.postgres_check import Wish, check_server
         from assent.sinks.postgres_session import asking
 
-        if overwrite and self._write_mode.kind == "upsert":
-            raise ConfigurationError(
-                "complete mode replaces all rows, and option writeMode is upsert; use the output "
-                "mode update (with foreachBatch), or leave writeMode out"
-            )
-        self.overwrite = overwrite
+        self._take_overwrite(overwrite)
         wish = Wish(
             self.table,
             self.write_mode,
             self.commit_mode if self._exactly_once else None,
             self.create_table,
-            mark(self.target),
+            self._mark,
         )
         with self._sessions().control() as connection:
             self._chosen = check_server(asking(connection), wish, schema)
@@ -207,7 +96,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
         return PostgresTransaction(
             self._sessions(),
             self.table,
-            SqlName(name, mark(self.target)),
+            SqlName(name, self._mark),
             epoch,
             self.write_mode,
             self.commit_mode if self._exactly_once else None,
@@ -218,8 +107,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
 
     def pre_commit(self, transaction: PostgresTransaction) -> Handle:
         transaction.finish()
-        chosen = transaction.commit_mode
-        return self._handle(transaction.name, "plain" if chosen is None else chosen.value)
+        return self._handle(transaction.name, transaction.commit_mode)
 
     def discard(self, transaction: PostgresTransaction) -> None:
         transaction.close()
@@ -267,12 +155,10 @@ class PostgresSink(Sink["PostgresTransaction"]):
                         "been removed. Nothing is lost: start the query again, and their rows are "
                         "written again"
                     )
-            newest = max(names, key=lambda name: name.name.place).name
-            if newest.place % _PRUNE_EVERY == 0 and newest.place > self.retained_witnesses:
+            prunable = self._prunable(names)
+            if prunable is not None:
                 with connection.transaction():
-                    self._witnesses(table).prune(
-                        ask, newest.identity, newest.place - self.retained_witnesses
-                    )
+                    self._witnesses(table).prune(ask, *prunable)
 
     def abort(self, handle: Handle) -> None:
         from assent.sinks.postgres_move import drop_staging
@@ -305,15 +191,11 @@ class PostgresSink(Sink["PostgresTransaction"]):
             ask = asking(connection)
             found = self._witnesses(self._find(ask)).open(ask, identity)
         return [
-            Pending.named(self._handle(one.name, one.mode), one.name.name, one.since)
+            Pending.named(self._handle(one.name, CommitMode(one.mode)), one.name.name, one.since)
             for one in found
         ]
 
     # Inside.
-
-    @property
-    def _exactly_once(self) -> bool:
-        return self.guarantee is Guarantee.EXACTLY_ONCE
 
     def _sessions(self) -> Sessions:
         from assent.sinks.postgres_session import Sessions
@@ -323,7 +205,7 @@ class PostgresSink(Sink["PostgresTransaction"]):
     def _witnesses(self, table: Table) -> Witnesses:
         from assent.sinks.postgres_witness import Witnesses
 
-        return Witnesses(table.name.schema or "", mark(self.target))
+        return Witnesses(table.name.schema or "", self._mark)
 
     def _find(self, ask: Ask) -> Table:
         from assent.sinks.postgres_table import Table
@@ -345,12 +227,6 @@ class PostgresSink(Sink["PostgresTransaction"]):
                 raise
             return False
         return True
-
-    def _handle(self, name: SqlName, mode: str) -> Handle:
-        return Handle(self.kind, str(name), {"mode": mode, "target": self.target})
-
-    def _name(self, handle: Handle) -> SqlName:
-        return SqlName.of(handle, self.kind, self.target)
 
 
 def _require_libraries() -> None:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assent.sinks.postgres_session import Ask
-from assent.sinks.postgres_table import (
-    Column,
-    Table,
-    TableName,
-    UniqueIndex,
-    Wire,
-    literal,
-    quote,
-)
+from assent.sinks.postgres_table import Table, TableName, literal, quote
+from assent.sinks.postgres_types import ColumnType
 from assent.sinks.postgres_witness import Witnesses
 from assent.sinks.sql_mode import APPEND, OVERWRITE, UPSERT, WriteMode
 from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_table import Column, UniqueIndex, Wire
 from assent.sinks.sql_witness import State
 
 _COMMITTED = State.COMMITTED.value
@@ -26,7 +20,7 @@ def create_staging(
     ask: Ask,
     staging: TableName,
     target: Table,
-    wires: Sequence[Wire],
+    wires: Sequence[Wire[ColumnType]],
     extras: Sequence[tuple[str, str]],
     mode: WriteMode,
     *,
@@ -40,7 +34,7 @@ def create_staging(
     # A row that deletes need not be a whole row.
     constraints = "" if mode.delete else " INCLUDING CONSTRAINTS"
     ask(f"CREATE {kind} {staging} (LIKE {target.name}{constraints})")
-    given = {wire.column: wire for wire in wires}
+    given = {wire.column.name: wire for wire in wires}
     changes = []
     for column in target.columns:
         if column.name not in given:
@@ -53,17 +47,17 @@ def create_staging(
 
 
 def find_conflict(
-    ask: Ask, staging: TableName, target: Table, wires: Sequence[Wire], mode: WriteMode
+    ask: Ask, staging: TableName, target: Table, wires: Sequence[Wire[ColumnType]], mode: WriteMode
 ) -> str | None:
     """What of a filled staging table the target would refuse, in words; None if nothing is found.
 
     Unique indexes are tried on the staging table itself, which raises. It finds what one task
     can see: not that another task brings the same key.
     """
-    given = {wire.column for wire in wires}
+    given = {wire.column.name for wire in wires}
     if mode.kind == UPSERT:
         if mode.order is None:
-            keys = ", ".join(quote(wire.column) for wire in wires if wire.key)
+            keys = ", ".join(quote(wire.column.name) for wire in wires if wire.key)
             ask(f"CREATE UNIQUE INDEX ON {staging} ({keys})")
         return _find_null(ask, staging, target, given, mode)
     for index in target.unique:
@@ -190,7 +184,7 @@ def _merge(ask: Ask, stagings: Sequence[TableName], target: Table, mode: WriteMo
     )
 
 
-def _shared(ask: Ask, staging: TableName, target: Table) -> list[Column]:
+def _shared(ask: Ask, staging: TableName, target: Table) -> list[Column[ColumnType]]:
     """The target's columns that a staging table holds."""
     found = _names(ask, staging)
     return [column for column in target.columns if column.name in found]

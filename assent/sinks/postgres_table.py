@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from assent.protocol.errors import ConfigurationError
 from assent.sinks.postgres_session import Ask
-from assent.sinks.postgres_types import ColumnType, Convert, converter
-from assent.sinks.sql_mode import UPSERT, WriteMode
+from assent.sinks.postgres_types import ColumnType, converter
+from assent.sinks.sql_table import Column, Convert, SqlTable, UniqueIndex
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,39 +51,12 @@ class TableName:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    name: str
-    type: ColumnType
-    required: bool = False
-    """It takes no nulls and has no default: rows must bring it."""
-    not_null: bool = False
-    computed: bool = False
-    """The server makes its values: rows cannot bring it."""
-
-
-@dataclass(frozen=True)
-class UniqueIndex:
-    """A unique index over plain columns, for all rows."""
-
-    name: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Table:
+class Table(SqlTable[TableName, ColumnType]):
     """What the catalogue says of a table."""
 
-    name: TableName
-    """With its schema."""
     kind: str
     """`r` for a table, `p` for a partitioned one."""
     durable: bool
-    columns: tuple[Column, ...]
-    unique: tuple[UniqueIndex, ...]
-    constrained: tuple[str, ...]
-    """The names of all unique indexes and exclusion constraints, whatever they are over."""
 
     @classmethod
     def find(cls, ask: Ask, name: TableName) -> Table | None:
@@ -101,69 +73,15 @@ class Table:
         unique, constrained = _indexes(ask, oid)
         return cls(
             TableName(schema, table),
-            kind,
-            persistence == "p",
             _columns(ask, oid),
             unique,
             constrained,
+            kind,
+            persistence == "p",
         )
 
-    def column(self, name: str) -> Column | None:
-        """The column that rows mean by a name: the same, or the only one but for case."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        near = [column for column in self.columns if column.name.lower() == name.lower()]
-        return near[0] if len(near) == 1 else None
-
-    def fit(self, schema: pa.Schema, mode: WriteMode) -> tuple[Wire, ...]:
-        """How rows of that schema are written, column by column; refused if they do not fit."""
-        mode.check(schema)
-        wires = []
-        for field in schema:
-            column = self.column(field.name)
-            if column is None:
-                if mode.is_extra(field.name):
-                    continue
-                raise ConfigurationError(
-                    f"table {self.name} has no column for {field.name!r}; its columns are "
-                    f"{', '.join(column.name for column in self.columns)}"
-                )
-            if column.computed:
-                raise ConfigurationError(
-                    f"column {column.name!r} of table {self.name} is computed by the server; leave "
-                    "it out of the rows"
-                )
-            convert = converter(field.name, field.type, column.type)
-            wires.append(Wire(field.name, column.name, convert, mode.is_key(field.name)))
-        given = {wire.column for wire in wires}
-        missing = [one.name for one in self.columns if one.required and one.name not in given]
-        if missing:
-            raise ConfigurationError(
-                f"table {self.name} has columns that take no nulls and have no default, and the "
-                f"rows do not bring them: {', '.join(missing)}"
-            )
-        if mode.kind == UPSERT:
-            self._check_key(wires)
-        return tuple(wires)
-
-    def _check_key(self, wires: Sequence[Wire]) -> None:
-        keys = {wire.column for wire in wires if wire.key}
-        if not any(set(index.columns) == keys for index in self.unique):
-            raise ConfigurationError(
-                f"table {self.name} has no unique index or primary key over exactly the key "
-                f"columns ({', '.join(sorted(keys))}), which an upsert needs; create one"
-            )
-
-
-@dataclass(frozen=True)
-class Wire:
-    """One column of the rows on its way into one column of the table."""
-
-    source: str
-    column: str
-    convert: Convert
-    key: bool = False
+    def converter(self, field: pa.Field, column: Column[ColumnType]) -> Convert:
+        return converter(field.name, field.type, column.type)
 
 
 def quote(name: str) -> str:
@@ -176,7 +94,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _columns(ask: Ask, oid: int) -> tuple[Column, ...]:
+def _columns(ask: Ask, oid: int) -> tuple[Column[ColumnType], ...]:
     rows = ask(
         "SELECT a.attname::text, b.typname::text, b.typtype::text, e.typname::text,"
         " CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END::int4,"

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.sinks.json_text import json_texts
-
-Convert = Callable[[pa.Array], pa.Array]
+from assent.sinks.sql_table import Convert
+from assent.sinks.sql_types import (
+    DIGITS,
+    check_document,
+    is_binary,
+    is_list,
+    is_text,
+    refuse_finer,
+)
 
 _types = pa.types
 _INTEGERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _FLOATS = {"float4": pa.float32(), "float8": pa.float64()}
-_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "json", "enum"})
 _DOCUMENTS = frozenset({"json", "jsonb"})
 _MICROSECONDS = 6
-# By which Spark marks structs that stand for types of their own.
-_DISGUISED = frozenset({b"variant", b"geometry", b"geography"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def converter(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
         return lambda array: pa.nulls(len(array), pa.binary())
     if column.name in _DOCUMENTS and (_types.is_nested(kind) or column.name == "jsonb"):
         return _document(name, kind, column)
-    if column.name == "uuid" and _is_text(kind):
+    if column.name == "uuid" and is_text(kind):
         return lambda array: _uuids(name, array)
     wire = _wire(kind, column)
     if wire is None:
@@ -73,7 +75,7 @@ def converter(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
 
     def convert(array: pa.Array) -> pa.Array:
         if column.name in ("timestamp", "timestamptz", "time") and column.fraction() < 6:
-            _refuse_finer(name, array, column)
+            refuse_finer(name, array, column.fraction(), column.shown)
         try:
             converted = array if array.type == wire else array.cast(wire)
         except pa.ArrowInvalid as error:
@@ -93,12 +95,12 @@ def column_type(name: str, kind: pa.DataType) -> str:
     plain = _plain_type(kind)
     if plain is not None:
         return plain
-    if _is_list(kind):
+    if is_list(kind):
         element = _plain_type(kind.value_type)
         if element is not None:
             return f"{element}[]"
     if _types.is_nested(kind):
-        _check_document(name, kind)
+        check_document(name, kind, _has_form)
         return "jsonb"
     raise ConfigurationError(
         f"column {name!r} has type {kind}, for which PostgreSQL has no type; cast it in the query, "
@@ -122,8 +124,8 @@ def _plain_type(kind: pa.DataType) -> str | None:
         _types.is_date32: "date",
         _types.is_time: "time",
         _types.is_duration: "interval",
-        _is_text: "text",
-        _is_binary: "bytea",
+        is_text: "text",
+        is_binary: "bytea",
     }
     return next((name for test, name in names.items() if test(kind)), None)
 
@@ -150,7 +152,7 @@ def _wire(kind: pa.DataType, column: ColumnType) -> pa.DataType | None:
         ):
             return None
         return kind
-    if _is_list(kind) and name == "array" and column.element is not None:
+    if is_list(kind) and name == "array" and column.element is not None:
         element = _wire(kind.value_type, column.element)
         return None if element is None else pa.list_(element)
     if _types.is_timestamp(kind):
@@ -160,8 +162,8 @@ def _wire(kind: pa.DataType, column: ColumnType) -> pa.DataType | None:
         return pa.duration("us") if column.modifier < 0 else None
     simple = (
         (_types.is_boolean, ("bool",), pa.bool_()),
-        (_is_text, _TEXTS, pa.string()),
-        (_is_binary, ("bytea",), pa.binary()),
+        (is_text, _TEXTS, pa.string()),
+        (is_binary, ("bytea",), pa.binary()),
         (_types.is_date32, ("date",), pa.date32()),
         (_types.is_time, ("time",), pa.time64("us")),
     )
@@ -182,19 +184,19 @@ def _integer_wire(kind: pa.DataType, column: ColumnType) -> pa.DataType | None:
         return _FLOATS[column.name] if width <= exact else None
     if column.name == "numeric":
         room = column.decimal()
-        if room is None or room[0] - room[1] >= _DIGITS[width]:
-            return pa.decimal128(_DIGITS[width], 0)
+        if room is None or room[0] - room[1] >= DIGITS[width]:
+            return pa.decimal128(DIGITS[width], 0)
     return None
 
 
 def _document(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
-    if not (_types.is_nested(kind) or _is_text(kind)):
+    if not (_types.is_nested(kind) or is_text(kind)):
         raise ConfigurationError(
             f"column {name!r} has type {kind}, which does not fit its column in the table, of type "
             f"{column.shown}: write a struct, a map, an array, or a text that is JSON"
         )
     if _types.is_nested(kind):
-        _check_document(name, kind)
+        check_document(name, kind, _has_form)
 
     def convert(array: pa.Array) -> pa.Array:
         texts = pa.array(json_texts(array), pa.string()) if _types.is_nested(kind) else array
@@ -208,36 +210,8 @@ def _document(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
     return convert
 
 
-def _check_document(path: str, kind: pa.DataType) -> None:
-    """Refuse what has no form in JSON, by the path to it."""
-    if _types.is_dictionary(kind):
-        kind = kind.value_type
-    if _types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        for field in fields:
-            if field.metadata and _DISGUISED & field.metadata.keys():
-                raise ConfigurationError(
-                    f"column {path!r} is a variant or a shape, which cannot be written as it is; "
-                    "turn it into a text in the query (to_json, st_astext)"
-                )
-        names = [field.name for field in fields]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(f"column {path!r} has two fields of one name; rename one")
-        for field in fields:
-            _check_document(f"{path}.{field.name}", field.type)
-    elif _types.is_map(kind):
-        if not _is_text(kind.key_type):
-            raise ConfigurationError(
-                f"column {path!r} is a map with keys of type {kind.key_type}, and keys in JSON are "
-                "texts; cast them in the query"
-            )
-        _check_document(f"{path}.value", kind.item_type)
-    elif _is_list(kind):
-        _check_document(f"{path}.element", kind.value_type)
-    elif (_plain_type(kind) is None and not _types.is_null(kind)) or _types.is_duration(kind):
-        raise ConfigurationError(
-            f"column {path!r} has type {kind}, which has no form in JSON; cast it in the query"
-        )
+def _has_form(kind: pa.DataType) -> bool:
+    return _plain_type(kind) is not None and not _types.is_duration(kind)
 
 
 def _uuids(name: str, array: pa.Array) -> pa.Array:
@@ -251,43 +225,9 @@ def _uuids(name: str, array: pa.Array) -> pa.Array:
 
 
 def _refuse_nul(name: str, array: pa.Array) -> None:
-    texts = array.flatten() if _is_list(array.type) else array
-    if _is_text(texts.type) and pc.any(pc.match_substring(texts, "\0")).as_py():
+    texts = array.flatten() if is_list(array.type) else array
+    if is_text(texts.type) and pc.any(pc.match_substring(texts, "\0")).as_py():
         raise AssentError(
             f"column {name!r} holds a text with a NUL character (\\u0000), which PostgreSQL cannot "
             f"store; replace it in the query: translate({name}, '\\u0000', '')"
         )
-
-
-def _refuse_finer(name: str, array: pa.Array, column: ColumnType) -> None:
-    """The server would round without a word."""
-    unit = {"s": 0, "ms": 3, "us": 6, "ns": 9}[array.type.unit]
-    if unit <= column.fraction():
-        return
-    values = array.drop_null().cast(pa.int64()).to_numpy()
-    if np.any(values % 10 ** (unit - column.fraction())):
-        raise AssentError(
-            f"column {name!r} holds times that are finer than its column in the table, of type "
-            f"{column.shown}, keeps; truncate them in the query (date_trunc), or change the table"
-        )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        _types.is_string(kind) or _types.is_large_string(kind) or _types.is_string_view(kind)
-    )
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        _types.is_binary(kind)
-        or _types.is_large_binary(kind)
-        or _types.is_fixed_size_binary(kind)
-        or _types.is_binary_view(kind)
-    )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        _types.is_list(kind) or _types.is_large_list(kind) or _types.is_fixed_size_list(kind)
-    )

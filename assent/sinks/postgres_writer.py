@@ -12,11 +12,12 @@ from assent.sinks.postgres_copy import Copy
 from assent.sinks.postgres_errors import translated
 from assent.sinks.postgres_move import create_staging, find_conflict, move
 from assent.sinks.postgres_session import Sessions, asking
-from assent.sinks.postgres_table import Table, TableName, Wire, literal
-from assent.sinks.postgres_types import column_type, converter
+from assent.sinks.postgres_table import Table, TableName, literal
+from assent.sinks.postgres_types import ColumnType, column_type, converter
 from assent.sinks.postgres_witness import Witnesses, earlier_attempts, staging_name
 from assent.sinks.sql_mode import APPEND, CommitMode, WriteMode, choose
 from assent.sinks.sql_name import SqlName
+from assent.sinks.sql_table import Wire
 from assent.sinks.sql_witness import State
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class PostgresTransaction:
         self._what = f"transaction {name} into {target} at {sessions.address}"
         self._connection = sessions.open_task()
         self._ask = asking(self._connection)
-        self._wires: tuple[Wire, ...] | None = None
+        self._wires: tuple[Wire[ColumnType], ...] | None = None
         self._staging: TableName | None = None
         self._copy: Copy | None = None
         try:
@@ -76,7 +77,9 @@ class PostgresTransaction:
         with translated(self._what):
             if self._wires is None:
                 self._wires = self._set_up(batch.schema)
-            columns = {wire.column: wire.convert(batch.column(wire.source)) for wire in self._wires}
+            columns = {
+                wire.column.name: wire.convert(batch.column(wire.source)) for wire in self._wires
+            }
             for wire in self._wires:
                 if wire.key and batch.column(wire.source).null_count:
                     raise AssentError(
@@ -154,7 +157,7 @@ class PostgresTransaction:
                     self._ask(f"ROLLBACK PREPARED {literal(gid)}")
             time.sleep(_POLL_SECONDS)
 
-    def _set_up(self, schema: pa.Schema) -> tuple[Wire, ...]:
+    def _set_up(self, schema: pa.Schema) -> tuple[Wire[ColumnType], ...]:
         wires = self._table.fit(schema, self._mode)
         if self._writes_directly:
             return wires
@@ -172,7 +175,7 @@ class PostgresTransaction:
         )
         return wires + self._fit_extras(extras)
 
-    def _fit_extras(self, extras: list[pa.Field]) -> tuple[Wire, ...]:
+    def _fit_extras(self, extras: list[pa.Field]) -> tuple[Wire[ColumnType], ...]:
         """Columns that the target has not: the staging table has them for what they are."""
         staged = Table.find(self._ask, self._staging) if extras and self._staging else None
         wires = []
@@ -180,5 +183,5 @@ class PostgresTransaction:
             column = staged.column(field.name) if staged else None
             assert column is not None
             convert = converter(field.name, field.type, column.type)
-            wires.append(Wire(field.name, column.name, convert))
+            wires.append(Wire(field.name, column, convert))
         return tuple(wires)
