@@ -186,6 +186,18 @@ def test_an_epoch_appears_in_one_act(stage: MySqlStage) -> None:
     assert (waiting(stage), len(stage.rows())) == (0, 3)
 
 
+def test_an_epoch_of_which_a_part_is_gone_is_not_moved_in_part(mariadb: MySql) -> None:
+    stage = MySqlStage(mariadb, commit_mode="staged")
+    sink = stage.sink()
+    sink.check(batch().schema)
+    handles = [stage.prepare((number, "x"), partition=number) for number in range(2)]
+    sink.abort(handles[1])
+    with pytest.raises(TornEpochError, match="epoch 7 cannot be moved"):
+        sink.publish(7, handles)
+    assert (len(stage.staged()), stage.rows()) == (1, [])
+    sink.abort(handles[0])
+
+
 # Orphans
 
 
