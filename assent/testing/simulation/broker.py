@@ -13,8 +13,9 @@ from assent.protocol.sink import Sink
 from assent.protocol.verdict import Verdict
 from assent.sinks import kafka_verdict
 from assent.sinks.kafka_client import ProducerIdentity
-from assent.sinks.kafka_id import PLACES, TransactionalId, mark
+from assent.sinks.kafka_id import PLACES, TransactionalId
 from assent.sinks.kafka_verdict import LAST_EPOCH, Answer, Described, State, classify
+from assent.sinks.mark import mark
 from assent.testing.simulation.network import Network
 from assent.testing.simulation.scheduler import Actor
 from assent.testing.simulation.witness import Transaction, Witness
