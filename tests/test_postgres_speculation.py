@@ -14,7 +14,12 @@ from assent.testing.process import DriverProcess
 from assent.testing.spark_cluster import SparkCluster
 from assent.testing.stage_postgres import PostgresStage
 
-pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.faults]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.spark,
+    pytest.mark.faults,
+    pytest.mark.long,
+]
 
 SPECULATION = {
     "spark.speculation": "true",
