@@ -7,6 +7,8 @@ from typing import Any
 from assent.protocol.name import nonce
 from assent.sinks.mark import mark
 from assent.sinks.mysql import MySqlSink
+from assent.sinks.mysql_xa import xid
+from assent.sinks.sql_name import SqlName
 from assent.testing.mysql import USER, MySql
 from tests.sql_query import Row, SqlStage
 
@@ -62,6 +64,12 @@ class MySqlStage(SqlStage):
             f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{self.schema}'"
         )
         return sorted(name for (name,) in found if name not in (self.table, "assent_witnesses"))
+
+    def take_back(self, waiting: str) -> None:
+        if waiting in self.prepared():
+            self.server.run(f"XA ROLLBACK {xid(SqlName.parse(waiting))}")
+        else:
+            self.server.run(f"DROP TABLE {self.schema}.{waiting}")
 
     def witnesses(self, state: str = "committed") -> int:
         [(count,)] = self.server.rows(

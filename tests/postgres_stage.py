@@ -60,6 +60,12 @@ class PostgresStage(SqlStage):
         )
         return sorted(name for (name,) in found if name not in (self.table, "assent_witnesses"))
 
+    def take_back(self, waiting: str) -> None:
+        if waiting in self.prepared():
+            self.server.run(f"ROLLBACK PREPARED '{waiting}'")
+        else:
+            self.server.run(f"DROP TABLE {self.schema}.{waiting}")
+
     def witnesses(self, state: str = "committed") -> int:
         [(count,)] = self.server.rows(
             f"SELECT count(*) FROM {self.schema}.assent_witnesses WHERE state = '{state}'"

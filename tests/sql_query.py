@@ -65,6 +65,10 @@ class SqlStage(ABC):
     def staged(self) -> list[str]:
         """The staging tables that there are."""
 
+    @abstractmethod
+    def take_back(self, waiting: str) -> None:
+        """Roll back or drop one of `prepared` or `staged`, as an administrator would."""
+
     def sink(self, **more: Any) -> Sink[Any]:
         received: Sink[Any] = pickle.loads(pickle.dumps(self.make(**{**self.options, **more})))
         return received  # as it reaches a task
