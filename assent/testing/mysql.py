@@ -5,8 +5,8 @@
 
 MariaDB is that of the system (Debian: `mariadb-server-core` and `mariadb-client-core`); MySQL comes
 out of Maven artifacts, and needs libaio and libnuma of the system. A server runs on the loopback
-address, with a port, a data folder and a password of its own. Nothing is left behind, however the
-process that started it ends.
+address, with a port, a data folder and a password of its own. No process is left behind, however
+the one that started it ends.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class MySql:
 
     def _initialise(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="assent-mysql-"))
-        data = self._folder / "data"
+        # A server that starts removes what others have in the same folder for temporary tables.
+        data, scratch = self._folder / "data", self._folder / "tmp"
+        scratch.mkdir()
         if self.is_mariadb:
             command = [
                 *("mariadb-install-db", "--no-defaults", f"--datadir={data}"),
@@ -208,9 +210,11 @@ class MySql:
         else:
             command = [str(self._program), "--no-defaults", "--initialize-insecure"]
             command += [f"--datadir={data}", f"--basedir={self._program.parents[1]}"]
+        command.append(f"--tmpdir={scratch}")
         if (user := _user()) is not None:
             command.append(f"--user={user.pw_name}")
-            os.chown(self._folder, user.pw_uid, user.pw_gid)
+            for folder in (self._folder, scratch):
+                os.chown(folder, user.pw_uid, user.pw_gid)
         done = subprocess.run(
             command,
             capture_output=True,
@@ -232,7 +236,7 @@ class MySql:
             self.port = self.port or free_ports(1)[0]
             command = [str(self._program), "--no-defaults", f"--datadir={self._folder / 'data'}"]
             command += [f"--port={self.port}", f"--socket={self._folder / 'socket'}"]
-            command += [f"--pid-file={self._folder / 'pid'}"]
+            command += [f"--pid-file={self._folder / 'pid'}", f"--tmpdir={self._folder / 'tmp'}"]
             if not self.is_mariadb:
                 command += [f"--basedir={self._program.parents[1]}", "--mysqlx=OFF"]
             if (user := _user()) is not None:
