@@ -81,11 +81,16 @@ def aborts_what_is_decided(patch: Patch) -> None:
     patch.setattr(Coordinator, "abort", mutated)
 
 
-def sweeps_the_running_epoch(patch: Patch) -> None:
+def sweeps_what_runs(patch: Patch) -> None:
+    """Its own epoch, and that of a newer run: its own alone no history shows any more.
+
+    Since a key is given to one plan only, a run sweeps when nothing of its own is at work.
+    """
+
     def mutated(
         self: Sweeper, pending: Pending, sink: int, next_key: RecordKey, closed: bool
     ) -> bool:
-        return pending.term <= next_key.term and not self._is_named(pending, sink)
+        return not self._is_named(pending, sink)
 
     patch.setattr(Sweeper, "is_dead", mutated)
 
@@ -242,7 +247,7 @@ MUTATIONS: dict[Callable[[Patch], None], str] = {
     commits_before_it_decides: "no record names it",
     aborts_without_a_void: ABORTED,
     aborts_what_is_decided: "is aborted, and a record names it",
-    sweeps_the_running_epoch: ABORTED,
+    sweeps_what_runs: ABORTED,
     never_sweeps: "left behind",
     takes_without_closing: "decided twice|two records|" + ABORTED,
     takes_what_exists_for_its_own: "no record names it|" + ABORTED,
