@@ -6,6 +6,7 @@ Exit code 1 and a trace if a rule is broken.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import random
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # tens of thousands of expected warnings say nothing
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(50_000)
     if options.replay is not None:
         choices = [int(choice) for choice in options.replay.split(",") if choice.strip()]
         outcome = run_history(given=choices, traced=True)

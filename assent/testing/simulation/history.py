@@ -140,7 +140,7 @@ class History:
         for _ in range(QUIET_RUNS):
             driver = Driver(world, len(self.drivers) + 1)
             self.drivers.append(driver)
-            driver.start(2)
+            driver.start(1)
             self._run_actors()
             if not driver.errors or world.witness.violations:
                 break

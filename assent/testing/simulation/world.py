@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -257,10 +258,7 @@ def one_by_one(function: Any, items: Any, /) -> Any:
 
 def hash_of(text: str) -> int:
     """A number of 48 bits that is the same in every process."""
-    number = 0
-    for character in text.encode():
-        number = (number * 1_000_003 + character + 1) % (1 << 48)
-    return number
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
 
 
 class WatchedListener(EpochListener):
