@@ -47,6 +47,7 @@ def test_rules_hold_in_random_histories() -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_rules_hold_in_many_random_histories() -> None:
     run_histories(30_000)
 
@@ -87,6 +88,7 @@ def test_rules_hold_in_all_interleavings_with_a_crash(store: str) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_rules_hold_in_all_interleavings_with_two_crashes() -> None:
     search = Search(small_case(), crashes=2)
     search.run()

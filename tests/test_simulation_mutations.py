@@ -30,7 +30,7 @@ from assent.testing.simulation.history import run_history
 from assent.testing.simulation.witness import Witness
 from tests import test_mutations as shared
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
