@@ -20,6 +20,8 @@ from assent.testing.simulation.scheduler import Scheduler
 from assent.testing.simulation.shrink import kind_of, shrink
 from tests.test_mutations import commits_before_it_decides
 
+LONG = [pytest.mark.faults, pytest.mark.long]
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
@@ -76,7 +78,7 @@ def test_a_failing_history_is_made_short(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    "store", ["database", *(pytest.param(f"broker {n}", marks=pytest.mark.faults) for n in (2, 1))]
+    "store", ["database", *(pytest.param(f"broker {n}", marks=LONG) for n in (2, 1))]
 )
 def test_rules_hold_in_all_interleavings_with_a_crash(store: str) -> None:
     search = Search(small_case(store), crashes=1)
