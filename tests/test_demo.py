@@ -24,6 +24,10 @@ def test_the_demo_counts_right_with_exactly_once_and_wrong_without(sink: str) ->
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["ok"], result["sink"], result["expected"]) == (True, sink, 20_005)
     less, exact = result["trials"]
-    assert (less["counted"], less["lost"], less["duplicated"]) == (20_008, 0, 3)
+    # Three rows past the boundary are counted twice; and where rows are visible before the task
+    # has ended, as on Kafka, once more.
+    counted = {"files": 20_008, "kafka": 20_011}[sink]
+    assert (less["counted"], less["lost"]) == (counted, 0)
+    assert less["duplicated"] == counted - 20_005
     assert (exact["counted"], exact["lost"], exact["duplicated"]) == (20_005, 0, 0)
     assert len(exact["kills"]) >= 3
