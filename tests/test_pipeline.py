@@ -168,6 +168,7 @@ def test_kafka_to_kafka_with_the_drivers_own_python_processes_killed(
 
 @pytest.mark.kafka
 @pytest.mark.faults
+@pytest.mark.long
 def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
