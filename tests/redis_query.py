@@ -43,6 +43,7 @@ class RedisStage(KeyedStage):
 
             read = {"string": client.get, "hash": client.hgetall, "zset": members}
             return {
-                key.removeprefix(self.prefix): read[client.type(key)](key)
+                key.removeprefix(self.prefix): read[kind](key)
                 for key in client.scan_iter(f"{self.prefix}*", count=1000)
+                if (kind := client.type(key)) != "none"  # it has expired meanwhile
             }
