@@ -116,6 +116,12 @@ class History:
             self._operate()
         while world.network.delayed and world.choices.pick(2):
             world.network.land(0)
+        if world.setting.hazard == "restore" and world.snapshots and world.choices.pick(2):
+            for actor in world.scheduler.actors:
+                actor.process.is_doomed = True
+            for driver in self.drivers:
+                driver.crash()
+            world.restore(-1 - world.choices.pick(len(world.snapshots)))
 
     def _operate(self) -> None:
         world = self.world
