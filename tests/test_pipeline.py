@@ -39,13 +39,7 @@ from tests.plugins.postgres import require_postgres
 from tests.plugins.redis import require_redis
 from tests.test_kills import EVERY_STEP
 
-pytestmark = [
-    pytest.mark.spark,
-    # What kafka-python, which reads here, leaves open of connections to a broker that is away.
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = pytest.mark.spark
 
 # One in each epoch, so that what happens at one step is over when the next is reached. Planning
 # does not know the epoch: it is counted.
