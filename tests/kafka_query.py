@@ -21,8 +21,8 @@ from assent.protocol.vote import Vote
 from assent.sinks.kafka import KafkaSink
 from assent.testing.kafka import KafkaCluster
 from assent.testing.memory import MemoryCheckpoint
+from assent.testing.query import Killed
 from tests.kafka_kit import await_committed
-from tests.query import Killed
 
 Rows = Sequence[Sequence[str]]
 """The rows of an epoch, task by task."""

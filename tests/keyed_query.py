@@ -21,7 +21,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.vote import Vote
 from assent.testing.memory import MemoryCheckpoint
-from tests.query import Killed
+from assent.testing.query import Killed
 
 Rows = Sequence[Mapping[str, int]]
 """The rows of an epoch, task by task: a number for each key."""

@@ -22,13 +22,10 @@ from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote
 from assent.testing.memory import MemoryCheckpoint, MemoryServer, MemorySink, MemoryStore
+from assent.testing.query import Killed
 
 Rows = Sequence[Sequence[int]]
 """The rows of an epoch, task by task."""
-
-
-class Killed(BaseException):
-    """The process is gone. Not an Exception, so that nobody handles it."""
 
 
 class Clock:

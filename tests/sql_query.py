@@ -25,7 +25,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.vote import Vote
 from assent.testing.memory import MemoryCheckpoint
-from tests.query import Killed
+from assent.testing.query import Killed
 
 Row = tuple[int, str]
 Rows = Sequence[Sequence[Row]]

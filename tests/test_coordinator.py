@@ -25,7 +25,8 @@ from assent.protocol.step import Moment, Step, Trace, When
 from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote
 from assent.testing.memory import MemoryStore
-from tests.query import Killed, NotingListener, Query, Rows, handles
+from assent.testing.query import Killed
+from tests.query import NotingListener, Query, Rows, handles
 
 
 @pytest.fixture

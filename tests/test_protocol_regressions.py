@@ -14,9 +14,10 @@ from assent.protocol.policy import Policy
 from assent.protocol.record import RecordKey
 from assent.protocol.verdict import Verdict
 from assent.testing.memory import MemoryStore
+from assent.testing.query import Killed
 from assent.testing.simulation.disk import ROOT, Disk, mounted
 from assent.testing.simulation.scheduler import Scheduler
-from tests.query import Killed, Query, WatchedSink, handles
+from tests.query import Query, WatchedSink, handles
 
 ROWS = [[1, 2], [3]]
 

@@ -20,8 +20,7 @@ def record_name(key: RecordKey) -> str:
 class Listing:
     """Names of records at one instant, in order of place and term: their numbers have one width.
 
-    Numbers are cut out of the names only where they are asked for: a listing is read at every
-    epoch, and nearly all of it is history.
+    Numbers are cut out of the names only where they are asked for: nearly all of it is history.
     """
 
     names: tuple[str, ...]
