@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 ARGUMENTS ?=
 
-.PHONY: help demo test test-faults test-long lint format bench clean java environment servers
+.PHONY: help demo test test-faults test-long lint format bench chaos clean java environment servers
 # One after the other, also under -j: two Spark sessions at once only slow each other down.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -29,6 +29,9 @@ test-faults: java environment servers archive ## the long fault matrices
 
 test-long: java environment servers archive ## the rest of the fault matrices: every sink in every one
 	@$(RUN) $(PY) -m pytest -m long $(ARGUMENTS)
+
+chaos: java environment servers archive ## faults by the hundred: ARGUMENTS="--sink all --faults 1000 --seed 1"
+	@$(RUN) $(PY) -m assent.testing.chaos $(ARGUMENTS)
 
 lint: environment ## ruff and mypy
 	@$(RUN) $(PY) -m ruff check .

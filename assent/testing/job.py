@@ -35,6 +35,8 @@ SINKS = {
     "redis": "RedisSink",
 }
 """The sinks by the name in their format, and their classes."""
+BUILT_IN = "spark-kafka"
+"""Spark's own Kafka sink, to compare with."""
 
 
 def sink_argument(sink: str, options: Mapping[str, str]) -> list[str]:
@@ -95,6 +97,9 @@ def _write(session: SparkSession, job: argparse.Namespace) -> DataStreamWriter:
         common["commitOffsets.kafka.bootstrap.servers"] = job.source_bootstrap
     if job.front_end == "datasource":
         [(sink, options)] = job.sink
+        if sink == BUILT_IN:
+            rows = views.selectExpr("user AS key", "to_json(struct(*)) AS value")
+            return rows.writeStream.format("kafka").options(**options)
         return views.writeStream.format(f"assent-{sink}").options(**options, **common)
     sinks = [_sink(sink, options) for sink, options in job.sink]
     return views.writeStream.foreachBatch(assent.Epochs(*sinks, **common))
@@ -108,7 +113,7 @@ def _sink(sink: str, options: Mapping[str, str]) -> Sink[Any]:
 
 def _read_sink(text: str) -> tuple[str, dict[str, str]]:
     value = json.loads(text)
-    if value["sink"] not in SINKS:
+    if value["sink"] not in (*SINKS, BUILT_IN):
         raise ValueError(value["sink"])
     return value["sink"], value["options"]
 

@@ -30,6 +30,7 @@ from assent.sinks.kafka_connection import Address, Connection, ConnectionLost, C
 from assent.sinks.kafka_security import KafkaSecurity
 from assent.testing.jars import Artifact, java, resolve
 from assent.testing.kafka_listener import ClientListener
+from assent.testing.proxy import Proxy
 from assent.testing.server import Server, ServerFailure, free_ports
 
 KAFKA = "4.3.1"
@@ -127,7 +128,8 @@ class KafkaCluster:
     `properties` override those of the brokers, such as `transaction.max.timeout.ms` or
     `message.max.bytes`; `features` the levels of the cluster's features, such as
     `transaction.version`. `listener` adds a listener with TLS or SASL, or both, which `settings`
-    then speaks of; brokers and tests reach each other over a plain one besides.
+    then speaks of; brokers and tests reach each other over a plain one besides. `proxied` puts a
+    proxy before each broker; whoever comes by `proxied_servers` goes through them, others do not.
     """
 
     def __init__(
@@ -138,8 +140,13 @@ class KafkaCluster:
         listener: ClientListener | None = None,
         features: Mapping[str, int] | None = None,
         heap: str = "512m",
+        proxied: bool = False,
     ) -> None:
+        if proxied and listener is not None:
+            raise ValueError("a cluster has either a listener of its own or proxies")
         self.version = version
+        self.proxies: list[Proxy] = []
+        self._proxied = proxied
         self.listener = listener
         self._heap = heap
         self._count = brokers
@@ -187,15 +194,22 @@ class KafkaCluster:
         for broker in self.brokers:
             if broker.running:
                 broker.kill()
+        for proxy in self.proxies:
+            proxy.close()
         self._pool.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self.brokers, self._folder = [], None
+        self.brokers, self.proxies, self._folder = [], [], None
 
     @property
     def bootstrap_servers(self) -> str:
         """The plain listeners of all brokers, also of those that do not run."""
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers)
+
+    @property
+    def proxied_servers(self) -> str:
+        """All brokers, each by way of its proxy."""
+        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
 
     def settings(self) -> dict[str, str]:
         """What a client needs to connect, as librdkafka names it; over TLS or SASL if there."""
@@ -251,6 +265,8 @@ class KafkaCluster:
         self._client_ports = clients
         if self.listener is not None:
             self.listener.prepare(self.folder)
+        if self._proxied:
+            self.proxies = [Proxy(port) for port in clients]
         for index in range(self._count):
             folder = self.folder / f"broker-{index + 1}"
             folder.mkdir()
@@ -292,13 +308,18 @@ class KafkaCluster:
         if self.listener is not None:
             listeners.append(f"CLIENT://localhost:{client_port}")
             protocols.append(f"CLIENT:{self.listener.protocol}")
+        advertised = list(listeners)
+        if self._proxied:
+            listeners.append(f"CLIENT://127.0.0.1:{client_port}")
+            advertised.append(f"CLIENT://127.0.0.1:{self.proxies[broker.node - 1].port}")
+            protocols.append("CLIENT:PLAINTEXT")
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(broker.node),
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{own}"]),
-            "advertised.listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(advertised),
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": ",".join(protocols),
             "log.dirs": str(broker.folder / "data"),

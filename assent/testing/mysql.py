@@ -135,9 +135,10 @@ class MySql:
         scheme = "mariadb" if self.is_mariadb else "mysql"
         return f"jdbc:{scheme}://127.0.0.1:{self.port}/{DATABASE}"
 
-    def options(self, table: str) -> dict[str, str]:
-        """The options that a writer needs to reach a table."""
-        return {"url": self.url, "dbtable": table, "user": USER, "password": self.password}
+    def options(self, table: str, port: int | None = None) -> dict[str, str]:
+        """The options that a writer needs to reach a table; by another port if one is given."""
+        url = self.url.replace(f":{self.port}/", f":{port or self.port}/")
+        return {"url": url, "dbtable": table, "user": USER, "password": self.password}
 
     def connect(self, **more: Any) -> Any:
         """A connection of the superuser, in autocommit."""

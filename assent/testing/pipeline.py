@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +30,12 @@ Disturb = Callable[[DriverProcess, int], None]
 """Does something while the process of that id stands at a crash point."""
 
 
-@dataclass(frozen=True)
 class Input:
     """What a job reads: what it is told, and the rows that have to come out."""
 
-    arguments: Sequence[str]
-    rows: Rows
+    def __init__(self, arguments: Sequence[str], rows: Rows) -> None:
+        self.arguments = arguments
+        self.rows = rows
 
 
 def scripted(epochs: int) -> Input:
@@ -49,18 +48,34 @@ def scripted(epochs: int) -> Input:
     return Input(["--boundaries", format_boundaries(boundaries)], rows)
 
 
-def from_kafka(cluster: KafkaCluster, epochs: int) -> Input:
-    """Page views in a topic of two partitions."""
-    from assent.testing.kafka_views import fill
+class KafkaInput(Input):
+    """Page views in a topic of two partitions, to which more can be added."""
 
-    topic = f"app-topic-{nonce()}"
-    cluster.create_topic(topic, partitions=2)
-    rows = fill(cluster, topic, [epochs * ROWS_PER_EPOCH // 2] * 2)
-    arguments = [
-        *("--source", "kafka", "--source-bootstrap", cluster.bootstrap_servers),
-        *("--source-topic", topic, "--per-epoch", str(ROWS_PER_EPOCH)),
-    ]
-    return Input(arguments, rows)
+    def __init__(self, cluster: KafkaCluster, rows_per_epoch: int = ROWS_PER_EPOCH) -> None:
+        self._cluster = cluster
+        self._topic = f"app-topic-{nonce()}"
+        self._half = rows_per_epoch // 2
+        cluster.create_topic(self._topic, partitions=2)
+        arguments = [
+            *("--source", "kafka", "--source-bootstrap", cluster.bootstrap_servers),
+            *("--source-topic", self._topic, "--per-epoch", str(rows_per_epoch)),
+        ]
+        super().__init__(arguments, Counter())
+
+    def add(self, epochs: int) -> None:
+        """As many rows more, which have to come out too."""
+        from assent.testing.kafka_views import fill
+
+        done = self.rows.total() // 2
+        ends = [done + epochs * self._half] * 2
+        self.rows.update(fill(self._cluster, self._topic, ends, first=done))
+
+
+def from_kafka(cluster: KafkaCluster, epochs: int) -> KafkaInput:
+    """Page views of so many epochs in a topic."""
+    given = KafkaInput(cluster)
+    given.add(epochs)
+    return given
 
 
 class Pipeline:
@@ -88,9 +103,10 @@ class Pipeline:
     def watch(self) -> Watch:
         return self.stage.watch(self.trial)
 
-    def start(self, *points: str) -> DriverProcess:
-        """A driver that stands at those points."""
-        return DriverProcess(self._command, self.folder, crash=list(map(CrashPoint.parse, points)))
+    def start(self, *points: str, more: Sequence[str] = ()) -> DriverProcess:
+        """A driver that stands at those points; `more` is what it is told besides."""
+        crash = list(map(CrashPoint.parse, points))
+        return DriverProcess([*self._command, *more], self.folder, crash=crash)
 
     def finish(self) -> None:
         """Let the job come to its end."""
@@ -152,8 +168,8 @@ class Pipeline:
         assert watch.violations == []
         assert watch.looks > 1
         if self.stage.atomic:
-            torn = [total for total in watch.totals if total % ROWS_PER_EPOCH]
-            assert not torn, f"parts of an epoch were seen: {sorted(torn)[:10]} rows"
+            torn = watch.torn(ROWS_PER_EPOCH)
+            assert not torn, f"parts of an epoch were seen: {torn[:10]} rows"
         ledger, state = open_checkpoint(str(self.checkpoint))
         assert unfinished(ledger, state) == []
         assert self.stage.pending(self.trial) == []

@@ -141,9 +141,10 @@ class Postgres:
         plain = self.url.removeprefix("jdbc:")
         return plain.replace("://", f"://{USER}:{self.password}@", 1)
 
-    def options(self, table: str) -> dict[str, str]:
-        """The options that a writer needs to reach a table."""
-        return {"url": self.url, "dbtable": table, "user": USER, "password": self.password}
+    def options(self, table: str, port: int | None = None) -> dict[str, str]:
+        """The options that a writer needs to reach a table; by another port if one is given."""
+        url = self.url.replace(f":{self.port}/", f":{port or self.port}/")
+        return {"url": url, "dbtable": table, "user": USER, "password": self.password}
 
     def connect(self, **more: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of the superuser, in autocommit."""

@@ -128,6 +128,11 @@ class DriverProcess:
     def pid(self) -> int:
         return self._root.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether the driver has not ended."""
+        return self._root.poll() is None
+
     def processes(self) -> list[RunProcess]:
         """Every live process of this run."""
         return [RunProcess(pid, self._kind(pid)) for pid in self._pids()]

@@ -101,7 +101,11 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Where it is, without any secret."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        return self.url_by(self.port)
+
+    def url_by(self, port: int) -> str:
+        """As `url`, by the port of a proxy."""
+        return f"redis://127.0.0.1:{port}/0"
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,9 @@ What a stage reads back, it reads by other means than the sink's own.
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -15,10 +17,16 @@ from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
 from assent.testing.job import sink_argument
+from assent.testing.proxy import Proxy
 from assent.testing.reader import Rows, data_files, read_rows
 
 STAGES = ("files", "hbase", "kafka", "mysql", "postgres", "redis")
 """The sinks that there is a stage for."""
+VARIANTS = (
+    *("files", "kafka", "postgres-prepared", "postgres-staged"),
+    *("mysql-prepared", "mysql-staged", "redis", "hbase"),
+)
+"""Every sink in every mode in which it commits."""
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _AWAIT_SECONDS = 60.0
@@ -47,6 +55,10 @@ class Stage(ABC):
     """As in the format `assent-<name>`."""
     atomic: bool = False
     """Whether readers see all of an epoch at once, or nothing of it."""
+    expires: bool = False
+    """Whether the store may give up what is pending: by a timeout, or by an administrator."""
+    proxied: bool = False
+    """Whether a proxy that can be cut stands before the server, for the sink alone."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -59,6 +71,8 @@ class Stage(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        for proxy in self.proxies:
+            proxy.close()
 
     @abstractmethod
     def start(self) -> None:
@@ -80,9 +94,25 @@ class Stage(ABC):
     def pending(self, trial: str) -> list[str]:
         """Whatever is prepared, open or staged: to be empty when all is done."""
 
+    def expire(self, trial: str) -> None:
+        """Let the store give up what is pending; returns when it has."""
+        raise NotImplementedError(f"{self.name} never gives anything up")
+
     @property
     def servers(self) -> Sequence[StageServer]:
         return ()
+
+    @functools.cached_property
+    def proxies(self) -> list[Proxy]:
+        """What stands before the servers, from the first trial on."""
+        return []
+
+    def _port(self, port: int) -> int:
+        """Where the sink finds the server of that port: there, or at a proxy."""
+        if not self.proxied:
+            return port
+        self.proxies.append(Proxy(port))
+        return self.proxies[-1].port
 
     def watch(self, trial: str) -> Watch:
         """A reader that looks all the time."""
@@ -97,8 +127,8 @@ class Watch:
 
     def __init__(self, stage: Stage, trial: str) -> None:
         self.looks = 0
-        self.totals: set[int] = set()
-        """How many rows were there, at any look."""
+        self.totals: list[tuple[float, int]] = []
+        """How many rows there were, and since when: by the monotonic clock."""
         self.violations: list[str] = []
         self._stage = stage
         self._trial = trial
@@ -123,12 +153,21 @@ class Watch:
         if self._running is not None:
             self._running.result()  # a watch that died without a word would prove nothing
 
+    @property
+    def count(self) -> int:
+        """How many rows were seen so far."""
+        return self.totals[-1][1] if self.totals else 0
+
     def rows(self) -> Rows:
         """What is there now, judged like all that was seen before."""
         with self._changed:  # one look at a time: an older one must not be judged after a newer
             found = self._stage.rows(self._trial)
             self._judge(found, self._seen - found)
         return found
+
+    def torn(self, rows_per_epoch: int) -> list[int]:
+        """Totals that are no whole number of epochs: none, where epochs are atomic."""
+        return sorted({total for _, total in self.totals if total % rows_per_epoch})
 
     def await_count(self, rows: int, timeout: float = _AWAIT_SECONDS) -> None:
         """Wait until so many rows were seen."""
@@ -144,7 +183,8 @@ class Watch:
             self._note(f"{len(gone)} rows were there and are gone, such as {sorted(gone)[:5]}")
         self._seen |= found
         self.looks += 1
-        self.totals.add(found.total())
+        if not self.totals or self.totals[-1][1] != found.total():
+            self.totals.append((time.monotonic(), found.total()))
         self._changed.notify_all()
 
     def _note(self, violation: str) -> None:
@@ -159,29 +199,36 @@ class Watch:
                 continue  # its server is away; whoever calls `rows` at the end is not so forgiving
 
 
-def open_stage(name: str, folder: Path) -> Stage:
-    """The stage of one of STAGES. Imports what that one needs, and no more."""
-    if name == "hbase":
+def open_stage(name: str, folder: Path, *, hostile: bool = False) -> Stage:
+    """The stage of one of STAGES or VARIANTS. Imports what that one needs, and no more.
+
+    A hostile one has a proxy before its server that can be cut, and timeouts that come soon.
+    """
+    sink, _, mode = name.partition("-")
+    stage: Stage = FilesStage(folder)
+    if sink == "hbase":
         from assent.testing.stage_hbase import HBaseStage
 
-        return HBaseStage()
-    if name == "kafka":
-        from assent.testing.stage_kafka import KafkaStage
+        stage = HBaseStage()
+    elif "kafka" in (sink, mode):
+        from assent.testing.stage_kafka import BuiltInStage, KafkaStage
 
-        return KafkaStage()
-    if name == "mysql":
+        made = KafkaStage if sink == "kafka" else BuiltInStage
+        stage = made(proxied=True, transaction_timeout="15s") if hostile else made()
+    elif sink == "mysql":
         from assent.testing.stage_mysql import MySqlStage
 
-        return MySqlStage()
-    if name == "postgres":
+        stage = MySqlStage(commit_mode=mode or "auto")
+    elif sink == "postgres":
         from assent.testing.stage_postgres import PostgresStage
 
-        return PostgresStage()
-    if name == "redis":
+        stage = PostgresStage(commit_mode=mode or "auto")
+    elif sink == "redis":
         from assent.testing.stage_redis import RedisStage
 
-        return RedisStage()
-    return FilesStage(folder)
+        stage = RedisStage()
+    stage.proxied = hostile
+    return stage
 
 
 class FilesStage(Stage):

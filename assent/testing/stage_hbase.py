@@ -35,7 +35,7 @@ class HBaseStage(Stage):
         finally:
             connection.close()
         options = {
-            "servers": self._server.address,
+            "servers": f"127.0.0.1:{self._port(self._server.port)}",
             "table": trial,
             "keyColumns": "partition,offset",
             "valueColumns": "app,page,user",

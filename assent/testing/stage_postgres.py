@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import psycopg
 
 from assent.testing.job import sink_argument
 from assent.testing.postgres import Postgres
@@ -26,6 +29,7 @@ class PostgresStage(Stage):
         self._owned = server is None
         self._options = {"commitMode": commit_mode, "createTable": "true", **(more or {})}
         self.atomic = commit_mode == "staged"
+        self.expires = commit_mode == "prepared"
 
     def start(self) -> None:
         if self._owned:
@@ -37,7 +41,7 @@ class PostgresStage(Stage):
 
     def prepare(self, trial: str) -> Sequence[str]:
         self._server.run(f'CREATE SCHEMA "{trial}"')
-        options = self._server.options(f'"{trial}".views')
+        options = self._server.options(f'"{trial}".views', self._port(self._server.port))
         return sink_argument("postgres", {**options, **self._options})
 
     def rows(self, trial: str) -> Rows:
@@ -50,6 +54,12 @@ class PostgresStage(Stage):
         prepared = self._server.rows("SELECT gid FROM pg_prepared_xacts")
         staged = self._tables(trial, "assent_%", but="assent_witnesses")
         return [gid for (gid,) in prepared] + staged
+
+    def expire(self, trial: str) -> None:
+        """By an administrator: the server itself never gives a transaction up."""
+        for (gid,) in self._server.rows("SELECT gid FROM pg_prepared_xacts"):
+            with suppress(psycopg.Error):  # somebody else was faster
+                self._server.run(f"ROLLBACK PREPARED '{gid}'")
 
     @property
     def servers(self) -> Sequence[Postgres]:

@@ -30,7 +30,7 @@ class RedisStage(Stage):
 
     def prepare(self, trial: str) -> Sequence[str]:
         options = {
-            "url": self._server.url,
+            "url": self._server.url_by(self._port(self._server.port)),
             "keyPrefix": f"{trial}:",
             "keyColumns": "partition,offset",
             "valueColumns": "app,page,user",

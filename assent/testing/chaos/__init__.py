@@ -1,0 +1,1 @@
+"""Chaos on the real thing: see `assent.testing.chaos.__main__`."""
