@@ -265,7 +265,37 @@ OTHERS = ["postgres staged", "mariadb staged", "mysql prepared", "redis", "hbase
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("stage", each(DATABASES[:1], DATABASES[1:] + OTHERS), indirect=True)
+@pytest.mark.parametrize("stage", each(DATABASES + OTHERS), indirect=True)
+def test_a_task_or_the_server_killed_at_every_step(stage: Stage, tmp_path: Path) -> None:
+    """Every sink, every step, once: the task that stands there, or the server if the driver does.
+
+    The longer proof does each to all of them.
+    """
+    pipeline = Pipeline(tmp_path, stage, scripted(epochs=17))
+    [server] = stage.servers
+    reached = iter(STEPS)
+    down = False
+
+    def kill(driver: DriverProcess, standing: int) -> None:
+        nonlocal down
+        down = "/" not in next(reached)
+        if down:
+            server.kill()
+        else:
+            [task] = [each for each in driver.processes() if each.pid == standing]
+            driver.kill(task)
+
+    def restore() -> None:
+        if down:
+            server.start()
+
+    with pipeline.watch() as watch:
+        pipeline.disturb_at(STEPS, kill, restore)
+        pipeline.assert_exactly_once(watch)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("stage", each([], DATABASES + OTHERS), indirect=True)
 def test_the_driver_killed_at_every_step(stage: Stage, tmp_path: Path) -> None:
     points = [
         "after-recover@*#2",
