@@ -13,19 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from assent.ledger.ledger import Ledger
 from assent.ledger.local import LocalStore
-from assent.protocol.assignment import Assignment
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName, nonce
-from assent.protocol.participant import Participant
 from assent.protocol.policy import Policy
 from assent.protocol.sink import Sink
-from assent.protocol.step import Moment, Step, Trace, When, no_trace
-from assent.protocol.vote import Vote
-from assent.testing.memory import MemoryCheckpoint
-from assent.testing.query import Killed
+from assent.protocol.step import Trace, no_trace
+from assent.testing.query import SinkQuery
 
 Row = tuple[int, str]
 Rows = Sequence[Sequence[Row]]
@@ -92,80 +87,18 @@ class SqlStage(ABC):
         return [found.handle for found in self.sink().pending(identity or self.identity)]
 
 
-class SqlQuery:
-    """What of a query is durable: table, ledger and checkpoint."""
+class SqlQuery(SinkQuery[Sequence[Row]]):
+    """A query on such a table, whose ledger is on disk."""
 
     def __init__(self, stage: SqlStage, folder: Path, commit_timeout: float = 30.0) -> None:
+        super().__init__(
+            stage.sink,
+            lambda rows: [batch(row) for row in rows],
+            LocalStore(str(folder / "_assent")),
+            Policy(commit_timeout=commit_timeout),
+        )
         self.stage = stage
-        self._folder = folder
-        self._policy = Policy(commit_timeout=commit_timeout)
-        self.checkpoint = MemoryCheckpoint()
 
     def start(self, trace: Trace = no_trace) -> Coordinator:
-        """A new driver process."""
-        sink = self.stage.sink()
-        sink.check(batch().schema)
-        return Coordinator(
-            Ledger(LocalStore(str(self._folder / "_assent"))),
-            [sink],
-            self.checkpoint,
-            self._policy,
-            trace=trace,
-        )
-
-    def plan(self, coordinator: Coordinator, epoch: int) -> Assignment:
-        self.checkpoint.offsets.setdefault(epoch, f"digest of {epoch}")
-        return coordinator.plan()
-
-    def task(
-        self,
-        assignment: Assignment,
-        epoch: int,
-        partition: int,
-        rows: Sequence[Row],
-        attempt: int = 0,
-        trace: Trace = no_trace,
-    ) -> Vote:
-        received = Assignment.from_json(assignment.to_json())
-        participant = Participant([self.stage.sink()], received, trace=trace)
-        batches = [batch(row) for row in rows]
-        return Vote.parse(str(participant.vote(epoch, partition, attempt, batches)))
-
-    def write(
-        self,
-        assignment: Assignment,
-        epoch: int,
-        rows: Rows,
-        attempt: int = 0,
-        trace: Trace = no_trace,
-    ) -> list[Vote]:
-        return [
-            self.task(assignment, epoch, partition, part, attempt, trace)
-            for partition, part in enumerate(rows)
-        ]
-
-    def run(
-        self, coordinator: Coordinator, epoch: int, rows: Rows, trace: Trace = no_trace
-    ) -> Assignment:
-        """A whole epoch, up to Spark's commit log."""
-        assignment = self.plan(coordinator, epoch)
-        coordinator.commit(self.write(assignment, epoch, rows, trace=trace), epoch)
-        self.checkpoint.committed.add(epoch)
-        return assignment
-
-    def die(self, when: When, step: Step, epoch: int, rows: Rows, *, past: int = 0) -> None:
-        """A driver that runs the epoch and is killed at a moment, the first one or a later."""
-        left = past
-
-        def trace(moment: Moment) -> None:
-            nonlocal left
-            if (moment.when, moment.step) == (when, step) and moment.epoch in (None, epoch):
-                if left == 0:
-                    raise Killed(str(moment))
-                left -= 1
-
-        try:
-            self.run(self.start(trace), epoch, rows, trace)
-        except Killed:
-            return
-        raise AssertionError(f"nobody reached {when.value} {step.name}")
+        self.sink().check(batch().schema)
+        return super().start(trace)

@@ -239,7 +239,7 @@ def test_orphans_are_aborted_within_one_epoch_and_readers_move_on(
     coordinator.commit(votes, 1)
     query.checkpoint.committed.add(1)
     assert query.pending(first.identity) == []
-    query.await_rows("a", "b", "c")
+    query.stage.await_rows("a", "b", "c")
 
 
 def test_killed_before_the_decision_the_next_run_aborts_and_replays(
@@ -248,10 +248,10 @@ def test_killed_before_the_decision_the_next_run_aborts_and_replays(
     query = KafkaQuery(kafka_line, tmp_path)
     query.run(query.start(), 0, [["a"]])
     query.die(When.BEFORE, Step.DECIDE, 1, [["b"], ["c"]])
-    assert committed(kafka_line.bootstrap_servers, query.topic) == ["a"]
+    assert committed(kafka_line.bootstrap_servers, query.stage.topic) == ["a"]
     assignment = query.run(query.start(), 1, [["b"], ["c"]])
     assert query.pending(assignment.identity) == []
-    query.await_rows("a", "b", "c")
+    query.stage.await_rows("a", "b", "c")
 
 
 def test_killed_after_the_decision_the_next_run_commits(
@@ -261,10 +261,10 @@ def test_killed_after_the_decision_the_next_run_commits(
     query.die(When.AFTER, Step.DECIDE, 0, [["a"], ["b"]])
     coordinator = query.start()
     query.plan(coordinator, 0)
-    query.await_rows("a", "b")
+    query.stage.await_rows("a", "b")
     assignment = query.run(coordinator, 0, [["a"], ["b"]])
     assert query.pending(assignment.identity) == []
-    query.await_rows("a", "b")
+    query.stage.await_rows("a", "b")
 
 
 def test_a_timeout_after_the_decision_is_rewritten(
@@ -280,7 +280,7 @@ def test_a_timeout_after_the_decision_is_rewritten(
     while query.pending(identity):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    query.await_rows("a")
+    query.stage.await_rows("a")
     coordinator = query.start()
     assignment = query.plan(coordinator, 1)
     assert assignment.decided is not None
@@ -288,10 +288,10 @@ def test_a_timeout_after_the_decision_is_rewritten(
     assert assignment.decided.torn.parts == ((0, 0), (1, 0))
     coordinator.commit(query.write(assignment, 1, [["b"], ["c"]]), 1)
     query.checkpoint.committed.add(1)
-    query.await_rows("a", "b", "c")
+    query.stage.await_rows("a", "b", "c")
     query.run(coordinator, 2, [["d"]])
     assert query.pending(identity) == []
-    query.await_rows("a", "b", "c", "d")
+    query.stage.await_rows("a", "b", "c", "d")
 
 
 def test_only_the_part_that_timed_out_is_rewritten(
@@ -301,7 +301,7 @@ def test_only_the_part_that_timed_out_is_rewritten(
     coordinator = query.start()
     assignment = query.plan(coordinator, 0)
     query.die(When.AFTER, Step.DECIDE, 0, [["a"], ["b"]])
-    sink = query.sink()
+    sink = query.stage.sink()
     [first, second] = sorted(handles(sink, assignment.identity), key=str)
     sink.commit(first)
     await_verdict(sink, second, Verdict.ABORTED)
@@ -312,7 +312,7 @@ def test_only_the_part_that_timed_out_is_rewritten(
     assert assignment.decided.torn.parts == ((1, 0),)
     coordinator.commit(query.write(assignment, 0, [["a"], ["b"]]), 0)
     assert query.pending(assignment.identity) == []
-    query.await_rows("a", "b")
+    query.stage.await_rows("a", "b")
 
 
 def test_a_number_of_tasks_that_shrinks_and_grows_between_runs(
@@ -331,7 +331,7 @@ def test_a_number_of_tasks_that_shrinks_and_grows_between_runs(
         epoch += 1
     identity = query.run(query.start(), epoch, [["last"]]).identity
     assert query.pending(identity) == []
-    query.await_rows(*expected, "last")
+    query.stage.await_rows(*expected, "last")
 
 
 def test_an_empty_task_opens_no_transaction_and_ids_are_bounded(
@@ -349,7 +349,7 @@ def test_an_empty_task_opens_no_transaction_and_ids_are_bounded(
     assert [each.transactional_id.rpartition("-")[0] for each in found] == [
         f"{prefix(identity)}0-{place}-{partition}-0" for place in (0, 1) for partition in (0, 2)
     ]
-    query.await_rows(*(f"{epoch}{end}" for epoch in range(7) for end in ("", "+")))
+    query.stage.await_rows(*(f"{epoch}{end}" for epoch in range(7) for end in ("", "+")))
 
 
 # The other guarantees

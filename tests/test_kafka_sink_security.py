@@ -81,13 +81,13 @@ def test_a_whole_epoch_and_a_recovery_with_the_documented_permissions(
     query = KafkaQuery(guarded, tmp_path)
 
     def check() -> None:
-        query.sink().check(query.schema)
+        query.sink().check(query.stage.schema)
 
     await_outcome(check, "does not let this user see")
     configs = ACLOperation.DESCRIBE_CONFIGS
-    grant(guarded, ResourceType.TOPIC, query.topic, ACLOperation.DESCRIBE, configs)
+    grant(guarded, ResourceType.TOPIC, query.stage.topic, ACLOperation.DESCRIBE, configs)
     await_outcome(check, "does not let this user write")
-    grant(guarded, ResourceType.TOPIC, query.topic, ACLOperation.WRITE)
+    grant(guarded, ResourceType.TOPIC, query.stage.topic, ACLOperation.WRITE)
     await_outcome(check, "transactional ids")
     ids = ResourceType.TRANSACTIONAL_ID
     grant(guarded, ids, "assent-", ACLOperation.DESCRIBE, ACLOperation.WRITE)
@@ -95,11 +95,11 @@ def test_a_whole_epoch_and_a_recovery_with_the_documented_permissions(
     with caplog.at_level(logging.DEBUG):
         check()
         query.run(query.start(), 0, [["a"], ["b"]])
-        query.await_rows("a", "b")
+        query.stage.await_rows("a", "b")
         query.die(When.AFTER, Step.DECIDE, 1, [["c"], ["d"]])
         coordinator = query.start()
         assignment = query.plan(coordinator, 1)
-        query.await_rows("a", "b", "c", "d")
+        query.stage.await_rows("a", "b", "c", "d")
         assert query.pending(assignment.identity) == []
     assert PASSWORD not in caplog.text
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -109,10 +109,10 @@ def test_a_whole_epoch_and_a_recovery_with_the_documented_permissions(
 
 def test_a_wrong_password_is_told_without_it(guarded: KafkaCluster, tmp_path: Path) -> None:
     query = KafkaQuery(guarded, tmp_path)
-    sink = query.sink()
+    sink = query.stage.sink()
     wrong = sink.settings["sasl.password"] = f"wrong-{nonce()}"
     with pytest.raises(ConfigurationError, match="refused the login") as caught:
-        sink.check(query.schema)
+        sink.check(query.stage.schema)
     assert wrong not in str(caught.value)
     assert PASSWORD not in str(caught.value)
 
@@ -124,13 +124,13 @@ def test_offsets_need_permission_for_the_group_and_its_topics(
     brokers = Brokers(guarded.settings())
     try:
         group = ConsumerGroup(brokers, f"lag-{nonce()}")
-        place = (query.topic, 0)
+        place = (query.stage.topic, 0)
         needed = "operation Read on the consumer group"
         await_outcome(group.positions, needed)
         grant(guarded, ResourceType.GROUP, group.group, ACLOperation.READ)
         await_outcome(group.positions, None)
         await_outcome(lambda: group.move({place: Position(3)}), needed)
-        grant(guarded, ResourceType.TOPIC, query.topic, ACLOperation.READ)
+        grant(guarded, ResourceType.TOPIC, query.stage.topic, ACLOperation.READ)
         await_outcome(lambda: group.move({place: Position(3)}), None)
         assert group.positions() == {place: Position(3)}
     finally:

@@ -342,12 +342,12 @@ def test_two_drivers_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
     query = KeyedQuery(stage, tmp_path)
     first = query.start()
     assignment = query.plan(first, 0)
-    votes = query.tasks(assignment, 0, [{"a": 1}])
+    votes = query.write(assignment, 0, [{"a": 1}])
     query.run(query.start(), 0, [{"a": 1}])
     with pytest.raises(FencedError):
         first.commit(votes, 0)
     with pytest.raises(FencedError):
-        query.tasks(assignment, 0, [{"a": 1}], attempt=1)
+        query.write(assignment, 0, [{"a": 1}], attempt=1)
     assert stage.seen() == {"a": "1"}
 
 
@@ -414,7 +414,7 @@ def test_what_the_server_lost_before_the_commit_is_written_again(
     assignment = query.plan(coordinator, 1)
     assert assignment.decided is not None
     assert assignment.decided.torn is not None
-    coordinator.commit(query.tasks(assignment, 1, [{"a": 1}, {"b": 1}]), 1)
+    coordinator.commit(query.write(assignment, 1, [{"a": 1}, {"b": 1}]), 1)
     assert stage.seen() == {"a": "1", "b": "1"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -14,33 +14,34 @@ from assent.protocol.assignment import Assignment
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.participant import Participant
 from assent.protocol.policy import Policy
-from assent.protocol.settler import one_by_one
 from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.vote import Vote
 from assent.testing.memory import MemoryCheckpoint, MemoryStore
 
-Tasks = Sequence[Sequence[pa.RecordBatch]]
-"""The batches of an epoch, task by task."""
+Part = TypeVar("Part")
+"""The rows of one task, in whatever form a test likes best."""
 
 
 class Killed(BaseException):
     """The process is gone. Not an Exception, so that nobody handles it."""
 
 
-class SinkQuery:
+class SinkQuery(Generic[Part]):
     """What of a query is durable: what its sink writes to, its ledger, and its checkpoint.
 
-    `make` gives the sink, a new object for each process.
+    `make` gives the sink, a new object for each process; `batches` what a task is given.
     """
 
     def __init__(
         self,
         make: Callable[[], Sink[Any]],
+        batches: Callable[[Part], Sequence[pa.RecordBatch]],
         store: RecordStore | None = None,
         policy: Policy | None = None,
     ) -> None:
         self._make = make
+        self._batches = batches
         self._store = store or MemoryStore()
         self._policy = policy or Policy(commit_timeout=30.0)
         self.checkpoint = MemoryCheckpoint()
@@ -58,7 +59,6 @@ class SinkQuery:
             self.checkpoint,
             self._policy,
             trace=trace,
-            parallel=one_by_one,
         )
 
     def plan(self, coordinator: Coordinator, epoch: int) -> Assignment:
@@ -66,48 +66,62 @@ class SinkQuery:
         self.checkpoint.offsets.setdefault(epoch, f"digest of {epoch}")
         return coordinator.plan()
 
+    def task(
+        self,
+        assignment: Assignment,
+        epoch: int,
+        partition: int,
+        part: Part,
+        attempt: int = 0,
+        trace: Trace = no_trace,
+    ) -> Vote:
+        """One task; it gets the assignment, and gives its vote, as text."""
+        received = Assignment.from_json(assignment.to_json())
+        participant = Participant([self.sink()], received, trace=trace)
+        vote = participant.vote(epoch, partition, attempt, self._batches(part))
+        return Vote.parse(str(vote))
+
     def write(
         self,
         assignment: Assignment,
         epoch: int,
-        tasks: Tasks,
+        parts: Sequence[Part],
         attempt: int = 0,
         trace: Trace = no_trace,
     ) -> list[Vote]:
-        """All tasks of an epoch; each gets the assignment, and gives its vote, as text."""
-        votes = []
-        for partition, batches in enumerate(tasks):
-            received = Assignment.from_json(assignment.to_json())
-            participant = Participant([self.sink()], received, trace=trace)
-            votes.append(Vote.parse(str(participant.vote(epoch, partition, attempt, batches))))
-        return votes
+        """All tasks of an epoch."""
+        return [
+            self.task(assignment, epoch, partition, part, attempt, trace)
+            for partition, part in enumerate(parts)
+        ]
 
     def run(
-        self, coordinator: Coordinator, epoch: int, tasks: Tasks, trace: Trace = no_trace
+        self,
+        coordinator: Coordinator,
+        epoch: int,
+        parts: Sequence[Part],
+        trace: Trace = no_trace,
     ) -> Assignment:
         """A whole epoch, up to Spark's commit log."""
         assignment = self.plan(coordinator, epoch)
-        coordinator.commit(self.write(assignment, epoch, tasks, trace=trace), epoch)
+        coordinator.commit(self.write(assignment, epoch, parts, trace=trace), epoch)
         self.checkpoint.committed.add(epoch)
         return assignment
 
-    def die(self, when: When, step: Step, epoch: int, tasks: Tasks, past: int = 0) -> bool:
-        """A driver that runs the epoch and is killed at a moment, the first or a later one.
-
-        False if it came to its end without such a moment.
-        """
+    def die(self, when: When, step: Step, epoch: int, parts: Sequence[Part], past: int = 0) -> None:
+        """A driver that runs the epoch and is killed at a moment, the first or a later one."""
         left = past
 
         def trace(moment: Moment) -> None:
             nonlocal left
-            if (moment.when, moment.step) != (when, step):
+            if (moment.when, moment.step) != (when, step) or moment.epoch not in (None, epoch):
                 return
             if left == 0:
                 raise Killed(str(moment))
             left -= 1
 
         try:
-            self.run(self.start(trace), epoch, tasks, trace)
+            self.run(self.start(trace), epoch, parts, trace)
         except Killed:
-            return True
-        return False
+            return
+        raise AssertionError(f"nobody reached {when.value} {step.name}")
