@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 ARGUMENTS ?=
 
-.PHONY: help demo test test-faults test-long lint format bench chaos clean java environment servers
+.PHONY: help demo test test-faults test-long lint format bench chaos fuzz clean java environment servers
 # One after the other, also under -j: two Spark sessions at once only slow each other down.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -32,6 +32,9 @@ test-long: java environment servers archive ## the rest of the fault matrices: e
 
 chaos: java environment servers archive ## faults by the hundred: ARGUMENTS="--sink all --faults 1000 --seed 1"
 	@$(RUN) $(PY) -m assent.testing.chaos $(ARGUMENTS)
+
+fuzz: environment ## the parsers, by what code inputs reach (needs atheris): ARGUMENTS="--seconds 60"
+	@$(RUN) $(PY) -m tests.fuzz $(ARGUMENTS)
 
 lint: environment ## ruff and mypy
 	@$(RUN) $(PY) -m ruff check .

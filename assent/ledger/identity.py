@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from assent.protocol.json_value import as_text, number, sequence, text, whole
+
 IDENTITY_VERSION = 1
 
 
@@ -45,11 +47,12 @@ class Identity:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Identity:
         version = value["version"]
-        if value["kind"] != "identity" or not isinstance(version, int):
+        if value["kind"] != "identity" or type(version) is not int:
             raise ValueError("not the identity of a ledger")
         if not 1 <= version <= IDENTITY_VERSION:
             raise ValueError(f"version {version!r}; this release reads up to {IDENTITY_VERSION}")
-        owner = Owner(str(value["location"]), str(value["query"]), tuple(map(str, value["sinks"])))
+        sinks = tuple(as_text(sink, "sinks") for sink in sequence(value, "sinks"))
+        owner = Owner(text(value, "location"), text(value, "query"), sinks)
         return cls(
-            str(value["identity"]), owner, float(value["createdAt"]), int(value["generation"])
+            text(value, "identity"), owner, number(value, "createdAt"), whole(value, "generation")
         )

@@ -29,7 +29,7 @@ from assent.protocol.record import (
 FOLDER = "_assent"
 """The ledger's folder below the checkpoint location, where Spark ignores it."""
 
-_NUMBER = re.compile(r"(\d{8})\.json")
+_NUMBER = re.compile(r"([0-9]{8})\.json")
 
 TERMS_KEPT = 100
 VOID_AGE_SECONDS = 30 * 24 * 3600.0
@@ -60,7 +60,7 @@ class Ledger:
         generations = self._numbers("identities")
         if not generations:
             return None
-        return self._load(_identity_name(generations[-1]), Identity.from_json)
+        return self._load_identity(generations[-1])
 
     def open(self, owner: Owner) -> Identity:
         """The identity of this ledger, created if there is none; refused for another owner."""
@@ -70,7 +70,7 @@ class Ledger:
                 self.create_identity(Identity(nonce(), owner, self._clock()))
             except AlreadyExistsError:
                 pass  # somebody else, or we ourselves: either way it is read back
-            identity = self._load(_identity_name(0), Identity.from_json)
+            identity = self._load_identity(0)
         if identity.owner != owner:
             raise IdentityError(_explain_owner(self.location, identity.owner, owner))
         return identity
@@ -123,7 +123,10 @@ class Ledger:
         return self.read_term(numbers[-1]) if numbers else None
 
     def read_term(self, number: int) -> Term:
-        return self._load(_term_name(number), Term.from_json)
+        term = self._load(_term_name(number), Term.from_json)
+        if term.number != number:
+            raise self._misplaced(_term_name(number), f"term {term.number}")
+        return term
 
     def has_term(self, number: int) -> bool:
         """Whether that term was taken; the cheap way to see whether one's own still holds."""
@@ -185,10 +188,7 @@ class Ledger:
         except MissingError:
             return None
         if record.key != key:
-            raise LedgerError(
-                f"{self.location}/{_record_name(key)} holds the record of {record.key}: a file "
-                "was renamed or copied; restore the checkpoint as a whole"
-            )
+            raise self._misplaced(_record_name(key), f"the record of {record.key}")
         return record
 
     def secure(self) -> None:
@@ -301,6 +301,19 @@ class Ledger:
                 )
             numbers.append(int(match.group(1)))
         return sorted(numbers)
+
+    def _load_identity(self, generation: int) -> Identity:
+        name = _identity_name(generation)
+        identity = self._load(name, Identity.from_json)
+        if identity.generation != generation:
+            raise self._misplaced(name, f"the identity of generation {identity.generation}")
+        return identity
+
+    def _misplaced(self, name: str, what: str) -> LedgerError:
+        return LedgerError(
+            f"{self.location}/{name} holds {what}: a file was renamed or copied; restore the "
+            "checkpoint as a whole"
+        )
 
     def _load(self, name: str, parse: Callable[[dict[str, object]], Parsed]) -> Parsed:
         content = self._store.read(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from assent.protocol.record import RecordKey
 
-_NAME = re.compile(r"\d{12}-\d{8}\.json")
+_NAME = re.compile(r"[0-9]{12}-[0-9]{8}\.json")
 _ALL = re.compile(rf"(?:{_NAME.pattern}/)*")
 
 

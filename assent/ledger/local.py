@@ -30,7 +30,12 @@ class LocalStore:
                 "which the ledger cannot be kept yet; put checkpointLocation on a local or shared "
                 "file system (a plain path or file:)"
             )
-        self._root = Path(local_path(location))
+        try:
+            self._root = Path(local_path(location))
+        except ValueError as error:  # a zero byte, half a character, or no URI
+            raise ConfigurationError(
+                f"the checkpoint location {location!r} is not a path ({error})"
+            ) from None
         self._flushed: set[str] = set()
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from assent.protocol.json_value import number, sequence, whole
 from assent.protocol.record import Author, RecordKey
 
 TERM_VERSION = 1
@@ -39,14 +40,14 @@ class Term:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Term:
         version = value["version"]
-        if value["kind"] != "term" or not isinstance(version, int):
+        if value["kind"] != "term" or type(version) is not int:
             raise ValueError("not a term")
         if not 1 <= version <= TERM_VERSION:
             raise ValueError(f"version {version!r}; this release reads up to {TERM_VERSION}")
         return cls(
-            int(value["term"]),
+            whole(value, "term"),
             Author.from_json(value),
-            float(value["takenAt"]),
-            int(value["firstPlace"]),
-            tuple(RecordKey.from_json(key) for key in value["tail"]),
+            number(value, "takenAt"),
+            whole(value, "firstPlace"),
+            tuple(RecordKey.from_json(key) for key in sequence(value, "tail")),
         )

@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from assent.protocol.json_value import (
+    as_whole,
+    flag,
+    number,
+    optional_whole,
+    sequence,
+    text,
+    whole,
+)
 from assent.protocol.record import RecordKey
 
 
@@ -25,8 +34,11 @@ class Torn:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Torn:
-        parts = tuple((int(partition), int(sink)) for partition, sink in value["parts"])
-        return cls(bool(value["whole"]), parts)
+        parts = tuple(
+            (as_whole(partition, "parts"), as_whole(sink, "parts"))
+            for partition, sink in sequence(value, "parts")
+        )
+        return cls(flag(value, "whole"), parts)
 
 
 @dataclass(frozen=True)
@@ -50,9 +62,9 @@ class Decided:
     def from_json(cls, value: Mapping[str, Any]) -> Decided:
         torn = value["torn"]
         return cls(
-            int(value["epoch"]),
+            whole(value, "epoch"),
             RecordKey.from_json(value["key"]),
-            tuple(RecordKey.from_json(key) for key in value["amendments"]),
+            tuple(RecordKey.from_json(key) for key in sequence(value, "amendments")),
             None if torn is None else Torn.from_json(torn),
         )
 
@@ -95,13 +107,12 @@ class Assignment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Assignment:
-        through = value["completedThrough"]
         decided = value["decided"]
         return cls(
-            str(value["identity"]),
+            text(value, "identity"),
             RecordKey.from_json(value),
-            str(value["run"]),
-            None if through is None else int(through),
+            text(value, "run"),
+            optional_whole(value, "completedThrough"),
             None if decided is None else Decided.from_json(decided),
-            float(value["recoverSeconds"]),
+            number(value, "recoverSeconds"),
         )

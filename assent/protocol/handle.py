@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
+from assent.protocol.json_value import as_text, members, text
+
 HANDLE_VERSION = 1
 
 
@@ -42,16 +44,22 @@ class Handle:
         return f"{text}?{query}" if query else text
 
     @classmethod
-    def parse(cls, text: str) -> Handle:
+    def parse(cls, form: str) -> Handle:
         """Read the string form; a ValueError says what is wrong with it."""
-        head, _, query = text.partition("?")
+        head, _, query = form.partition("?")
         kind, slash, rest = head.partition("/")
         version, colon, name = rest.partition(":")
         if not (slash and colon and kind and name and version.isascii() and version.isdigit()):
-            raise ValueError(f"not a handle: {text!r} (expected kind/version:name?details)")
-        _check_version(int(version), text)
-        details = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        return cls(unquote(kind), unquote(name), details, int(version))
+            raise ValueError(f"not a handle: {form!r} (expected kind/version:name?details)")
+        _check_version(int(version), form)
+        form.encode()  # a ValueError for half a surrogate pair, which no store takes
+        details = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"
+        )
+        if len(dict(details)) != len(details):
+            raise ValueError(f"not a handle: {form!r} (a detail is there twice)")
+        kind, name = (unquote(part, errors="strict") for part in (kind, name))
+        return cls(kind, name, dict(details), int(version))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,12 +72,16 @@ class Handle:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Handle:
         _check_version(value["version"], value)
-        details = {str(key): str(detail) for key, detail in value["details"].items()}
-        return cls(str(value["kind"]), str(value["name"]), details, int(value["version"]))
+        given = members(value, "details")
+        details = {as_text(key, "details"): text(given, key) for key in given}
+        kind, name = text(value, "kind"), text(value, "name")
+        if not (kind and name):
+            raise ValueError("a handle without kind or name")
+        return cls(kind, name, details, value["version"])
 
 
 def _check_version(version: object, found: object) -> None:
-    if not isinstance(version, int) or not 1 <= version <= HANDLE_VERSION:
+    if type(version) is not int or not 1 <= version <= HANDLE_VERSION:
         raise ValueError(
             f"handle {found!r} has version {version!r}; this release reads up to {HANDLE_VERSION}"
         )

@@ -6,7 +6,10 @@ import re
 import secrets
 from dataclasses import dataclass, field
 
-_PATTERN = re.compile(r"assent-([0-9a-z]{4,64})-(\d+)-(\d+)-(\d+)-([0-9a-f]{4,32})")
+NUMBER = r"(0|[1-9][0-9]{0,17})"
+"""As names spell a number: in one way, so that a text names one transaction and is read back."""
+
+_PATTERN = re.compile(rf"assent-([0-9a-z]{{4,64}})-{NUMBER}-{NUMBER}-{NUMBER}-([0-9a-f]{{4,32}})")
 
 
 @dataclass(frozen=True, order=True)

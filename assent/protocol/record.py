@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from assent.protocol.json_value import JsonValue
+from assent.protocol.json_value import (
+    JsonValue,
+    flag,
+    members,
+    number,
+    optional_whole,
+    sequence,
+    text,
+    whole,
+)
 from assent.protocol.share import Prepared, Share
 
 RECORD_VERSION = 1
@@ -27,7 +36,7 @@ class RecordKey:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RecordKey:
-        return cls(int(value["place"]), int(value["term"]))
+        return cls(whole(value, "place"), whole(value, "term"))
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Author:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Author:
-        return cls(str(value["run"]), str(value["nonce"]))
+        return cls(text(value, "run"), text(value, "nonce"))
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,10 @@ class Settlement:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Settlement:
         return cls(
-            int(value["partition"]), int(value["sink"]), str(value["outcome"]), str(value["reason"])
+            whole(value, "partition"),
+            whole(value, "sink"),
+            text(value, "outcome"),
+            text(value, "reason"),
         )
 
 
@@ -173,39 +185,40 @@ Record: TypeAlias = Decision | Amendment | Void
 def record_from_json(value: Mapping[str, Any]) -> Record:
     """Read a record back; KeyError, TypeError or ValueError if it is not one that we know."""
     version = value["version"]
-    if not isinstance(version, int) or not 1 <= version <= RECORD_VERSION:
+    if type(version) is not int or not 1 <= version <= RECORD_VERSION:
         raise ValueError(f"version {version!r}; this release reads up to {RECORD_VERSION}")
     kind = value["kind"]
     key = RecordKey.from_json(value)
     author = Author.from_json(value)
     if kind == "void":
-        return Void(key, author, float(value["voidedAt"]))
+        return Void(key, author, number(value, "voidedAt"))
     if kind == "decision":
-        through = value["completedThrough"]
         return Decision(
             key,
             author,
-            int(value["epoch"]),
-            str(value["digest"]),
-            None if through is None else int(through),
-            float(value["decidedAt"]),
-            int(value["tasks"]),
-            tuple(Share.from_json(share) for share in value["shares"]),
-            tuple(value["contexts"]),
-            dict(value["snapshots"]),
-            dict(value["statistics"]),
+            whole(value, "epoch"),
+            text(value, "digest"),
+            optional_whole(value, "completedThrough"),
+            number(value, "decidedAt"),
+            whole(value, "tasks"),
+            tuple(Share.from_json(share) for share in sequence(value, "shares")),
+            tuple(sequence(value, "contexts")),
+            members(value, "snapshots"),
+            members(value, "statistics"),
         )
     if kind == "amendment":
         return Amendment(
             key,
             author,
             RecordKey.from_json(value["amends"]),
-            int(value["epoch"]),
-            float(value["decidedAt"]),
-            int(value["tasks"]),
-            bool(value["whole"]),
-            tuple(Share.from_json(share) for share in value["shares"]),
-            tuple(Settlement.from_json(settlement) for settlement in value["settlements"]),
+            whole(value, "epoch"),
+            number(value, "decidedAt"),
+            whole(value, "tasks"),
+            flag(value, "whole"),
+            tuple(Share.from_json(share) for share in sequence(value, "shares")),
+            tuple(
+                Settlement.from_json(settlement) for settlement in sequence(value, "settlements")
+            ),
         )
     raise ValueError(f"unknown kind of record {kind!r}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assent.protocol.handle import Handle
+from assent.protocol.json_value import number, sequence, text, whole
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Prepared:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Prepared:
         return cls(
-            int(value["sink"]),
+            whole(value, "sink"),
             Handle.from_json(value["handle"]),
-            int(value["rows"]),
-            int(value["bytes"]),
-            float(value["startedAt"]),
+            whole(value, "rows"),
+            whole(value, "bytes"),
+            number(value, "startedAt"),
         )
 
 
@@ -66,8 +67,8 @@ class Share:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Share:
         return cls(
-            int(value["partition"]),
-            int(value["attempt"]),
-            str(value["fingerprint"]),
-            tuple(Prepared.from_json(prepared) for prepared in value["prepared"]),
+            whole(value, "partition"),
+            whole(value, "attempt"),
+            text(value, "fingerprint"),
+            tuple(Prepared.from_json(prepared) for prepared in sequence(value, "prepared")),
         )

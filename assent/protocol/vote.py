@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from assent.protocol.assignment import Assignment
-from assent.protocol.json_value import MALFORMED, dump, load_object
+from assent.protocol.json_value import MALFORMED, dump, flag, load_object, members, number, whole
 from assent.protocol.share import Share
 
 VOTE_VERSION = 1
@@ -42,18 +42,20 @@ class Vote:
     def parse(cls, text: str) -> Vote:
         """Read the string form; a ValueError if driver and tasks run different releases."""
         value = load_object(text)
-        if value.get("version") != VOTE_VERSION:
+        version = value.get("version")
+        if type(version) is not int or version != VOTE_VERSION:
             raise ValueError(
-                f"a vote of version {value.get('version')!r}, where {VOTE_VERSION} is expected: "
+                f"a vote of version {version!r}, where {VOTE_VERSION} is expected: "
                 "install the same release of assent on the driver and on all executors"
             )
         try:
+            seconds = members(value, "seconds")
             return cls(
-                int(value["epoch"]),
+                whole(value, "epoch"),
                 Assignment.from_json(value["assignment"]),
                 Share.from_json(value["share"]),
-                bool(value["skipped"]),
-                {str(step): float(seconds) for step, seconds in value["seconds"].items()},
+                flag(value, "skipped"),
+                {step: number(seconds, step) for step in seconds},
             )
         except MALFORMED as error:
             raise ValueError(f"not a vote: {error!r}") from error

@@ -101,7 +101,8 @@ def cells(array: pa.Array) -> Cells:
         raw: Cells = array.to_pylist()
         return raw
     if _is(kind, _TEXTS):
-        return [None if text is None else text.encode() for text in array.to_pylist()]
+        # As they are, also where they are not UTF-8: such a store holds bytes.
+        return cells(array.cast(pa.large_binary()))
     # A text in JSON has quotation marks around it, and here nothing that had to be escaped.
     bare = not (_types.is_struct(kind) or _types.is_map(kind) or _is(kind, _LISTS))
     return [

@@ -18,16 +18,32 @@ _PROMISE = (
 
 def local_path(path: str, option: str) -> Path:
     """The canonical path of a folder on this machine; anything else is refused."""
+    if not _is_possible(path):
+        raise ConfigurationError(
+            f"option {option} holds a zero byte or half a character, which no path has"
+        )
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
     if scheme is None:
         return Path(os.path.realpath(path))
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        raise ConfigurationError(f"option {option} is no URI; write file:///folder") from None
     if scheme[1].lower() == "file" and parts.netloc in ("", "localhost"):
         if not parts.path.startswith("/"):
             raise ConfigurationError(f"option {option} is {path!r}; write file:///folder")
+        if not _is_possible(unquote(parts.path)):
+            raise ConfigurationError(f"option {option} is {path!r}, which holds a zero byte")
         return Path(os.path.realpath(unquote(parts.path)))
     # Not the whole value: what follows the scheme may hold credentials.
     raise ConfigurationError(f"option {option} begins with {scheme[1]}:, but {_PROMISE}")
+
+
+def _is_possible(path: str) -> bool:
+    try:
+        return "\0" not in path and bool(path.encode() or True)
+    except UnicodeEncodeError:
+        return False
 
 
 def check_apart(output: Path, staging: Path) -> None:

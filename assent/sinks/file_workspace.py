@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assent.protocol.errors import ConfigurationError, InDoubtError, LedgerError, TornEpochError
-from assent.protocol.json_value import dump, load_object
+from assent.protocol.json_value import MALFORMED, as_text, dump, load_object, sequence, whole
 from assent.protocol.name import TransactionName
 from assent.protocol.verdict import Verdict
 from assent.sinks.folder import (
@@ -197,7 +197,7 @@ class Workspace:
             return Verdict.ABORTED  # Some are gone, and none of the others can become visible.
         seals = self._seals()
         if staged.epoch in seals:
-            sealed = str(staged.name) in self._read_seal(seals[staged.epoch])
+            sealed = str(staged.name) in _read(seals[staged.epoch])
             if sealed and is_ready:
                 return Verdict.UNKNOWN  # Somebody has removed its files from the ready folder.
             return Verdict.COMMITTED if sealed else Verdict.ABORTED
@@ -253,18 +253,6 @@ class Workspace:
         found = self.sealed.glob(f"{self.epoch_prefix}[0-9]*")
         return {int(seal.name.removeprefix(self.epoch_prefix)): seal for seal in found}
 
-    def _read_seal(self, seal: Path) -> list[str]:
-        try:
-            content = load_object(seal.read_bytes())
-            if content["version"] != SEAL_VERSION:
-                raise ValueError(f"version {content['version']}")
-            return [str(name) for name in content["transactions"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(
-                f"{seal} is not a seal that this release can read ({error}); restore it, or use "
-                "the release that wrote it"
-            ) from error
-
     def _tidy(self, epoch: int) -> None:
         if not self.sealing:
             remove_tree(self.folder)
@@ -286,3 +274,21 @@ def _nonces(folder: Path) -> Counter[str]:
     """How many files of each transaction the folder holds, by nonce."""
     parts = (file.name.partition(".")[0].split("-") for file in files_below(folder))
     return Counter(words[2] for words in parts if len(words) >= 3 and words[0] == "part")
+
+
+def _read(seal: Path) -> list[str]:
+    return read_seal(str(seal), seal.read_bytes())
+
+
+def read_seal(seal: str, content: bytes) -> list[str]:
+    """The transactions that a seal names; LedgerError, with the seal's own name, if it is none."""
+    try:
+        value = load_object(content)
+        if whole(value, "version") != SEAL_VERSION:
+            raise ValueError(f"version {value['version']}")
+        return [as_text(name, "transactions") for name in sequence(value, "transactions")]
+    except MALFORMED as error:
+        raise LedgerError(
+            f"{seal} is not a seal that this release can read ({error}); restore it, or use "
+            "the release that wrote it"
+        ) from error

@@ -21,9 +21,9 @@ from assent.sinks.option import (
     boolean,
     choice,
     columns,
-    duration,
     positive_integer,
     text,
+    timeout,
 )
 from assent.sinks.ownership import FOREIGN, UNGUARDED
 
@@ -119,7 +119,7 @@ class HBaseSink(Sink["HBaseTransaction"]):
         Option("protocol", choice(*PROTOCOLS), "binary", "of the Thrift server"),
         Option("allowComplete", boolean, False, "complete mode: rows that leave the result stay"),
         Option("takeOver", text, None, "the owner in whose place this query goes on"),
-        Option("timeout", duration, 60.0, "how long HBase may be away"),
+        Option("timeout", timeout, 60.0, "how long HBase may be away"),
     )
 
     def __init__(

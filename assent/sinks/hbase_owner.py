@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from assent.protocol.errors import AssentError, ConfigurationError, FencedError
-from assent.protocol.json_value import MALFORMED, dump, load_object
+from assent.protocol.json_value import MALFORMED, dump, load_object, text, whole
 from assent.protocol.verdict import Verdict
 from assent.sinks.hbase_connection import HBaseConnection
 from assent.sinks.ownership import UNGUARDED, described
@@ -41,13 +41,13 @@ class Claim:
         """Read it back; an AssentError if it is not one of ours."""
         try:
             value = load_object(content)
-            if value["format"] != FORMAT:
+            if whole(value, "format") != FORMAT:
                 raise AssentError(
                     f"the owner of table {table} is noted in format {value['format']}, and this "
                     f"release reads {FORMAT}: use the release that wrote it, or a newer one"
                 )
-            numbers = (int(value[name]) for name in ("base", "epoch", "term", "timestamp"))
-            return cls(str(value["owner"]), *numbers)
+            numbers = (whole(value, name) for name in ("base", "epoch", "term", "timestamp"))
+            return cls(text(value, "owner"), *numbers)
         except MALFORMED as error:
             raise AssentError(
                 f"what the registry says of table {table} cannot be read ({error!r})"

@@ -9,6 +9,9 @@ from json.encoder import encode_basestring
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from assent.protocol.errors import AssentError
+from assent.sinks.utf8 import check_texts
+
 _SPECIAL = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 Texts = list[str | None]
@@ -16,6 +19,8 @@ Texts = list[str | None]
 
 def json_lines(batch: pa.RecordBatch) -> str:
     """One line per row. Null fields are left out, as Spark leaves them out."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        check_texts(name, column)
     columns = [json_texts(column) for column in batch.columns]
     return "".join(f"{line}\n" for line in _objects(batch.schema.names, columns))
 
@@ -89,7 +94,13 @@ def _scalars(array: pa.Array) -> Texts:
             None if value is None else f'"{base64.b64encode(value).decode()}"'
             for value in array.to_pylist()
         ]
-    plain: Texts = array.cast(pa.string()).to_pylist()
+    try:
+        plain: Texts = array.cast(pa.string()).to_pylist()
+    except UnicodeDecodeError as error:
+        raise AssentError(
+            f"a text within a nested value is not UTF-8 ({error}), and JSON is; mend it, or cast "
+            "it to binary"
+        ) from None
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return plain
     return [None if text is None else encode_basestring(text) for text in plain]

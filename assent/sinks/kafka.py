@@ -26,9 +26,9 @@ from assent.sinks.option import (
     boolean,
     choice,
     columns,
-    duration,
     positive_integer,
     text,
+    timeout,
 )
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class KafkaSink(Sink[KafkaTransaction]):
         Option("partitioner", text, None, "module:function from rows to partitions"),
         Option("tokenFunction", text, None, "module:function that gives OAUTHBEARER tokens"),
         Option("deadLetterTopic", text, None, "where rows go that cannot be sent"),
-        Option("transactionTimeout", duration, None, "when the broker gives a transaction up"),
+        Option("transactionTimeout", timeout, None, "when the broker gives a transaction up"),
         Option("producerPoolSize", positive_integer, 16, "how many producers a process may have"),
     )
 

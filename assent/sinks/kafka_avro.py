@@ -16,6 +16,7 @@ from assent.protocol.errors import ConfigurationError
 
 _types = pa.types
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_DECIMAL = 1024
 Encoded = list[bytes]
 
 _INTEGERS = ((_types.is_int64, "long"), (_types.is_uint32, "long"), (_types.is_integer, "int"))
@@ -112,7 +113,7 @@ class AvroFormat:
     its fields has to be a column whose type fits.
     """
 
-    schema: Mapping[str, Any]
+    schema: Any
 
     def check(self, schema: pa.Schema) -> None:
         """ConfigurationError unless rows of that schema can be written by this one."""
@@ -120,7 +121,7 @@ class AvroFormat:
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
         """The Avro encoding of every row, without a schema or header before it."""
-        if self.schema.get("type") != "record":
+        if not isinstance(self.schema, Mapping) or self.schema.get("type") != "record":
             raise ConfigurationError("the Avro schema of a row has to be a record")
         columns = {name: batch.column(name) for name in batch.schema.names}
         return _encode_record(columns, self.schema, "", batch.num_rows)
@@ -134,7 +135,13 @@ def _encode_record(
     columns: Mapping[str, pa.Array], schema: Mapping[str, Any], path: str, rows: int
 ) -> Encoded:
     encoded: list[Encoded] = []
-    for field in schema["fields"]:
+    fields = schema.get("fields")
+    if not isinstance(fields, list) or not all(map(_is_field, fields)):
+        raise ConfigurationError(
+            f"the Avro schema of {f'column {path!r}' if path else 'a row'} is a record, and its "
+            "fields are not a list of objects with a name and a type"
+        )
+    for field in fields:
         where = _join(path, field["name"])
         if field["name"] not in columns:
             raise ConfigurationError(
@@ -144,6 +151,10 @@ def _encode_record(
     if not encoded:
         return [b""] * rows
     return [b"".join(parts) for parts in zip(*encoded, strict=True)]
+
+
+def _is_field(field: object) -> bool:
+    return isinstance(field, Mapping) and isinstance(field.get("name"), str) and "type" in field
 
 
 def _encode(array: pa.Array, schema: Any, path: str) -> Encoded:
@@ -183,13 +194,13 @@ def _encode_valid(array: pa.Array, schema: Any, path: str) -> Encoded:
         columns = dict(zip(names, array.flatten(), strict=True))
         return _encode_record(columns, schema, path, len(array))
     if avro == "array" and _is(kind, _LISTS):
-        items = iter(_encode(array.flatten(), schema["items"], f"{path}.element"))
+        items = iter(_encode(array.flatten(), _inner(schema, "items", path), f"{path}.element"))
         return [_block(list(islice(items, count))) for count in _lengths(array)]
     if avro == "map" and _types.is_map(kind):
         entry = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
         lists = array.cast(pa.list_(entry))
         keys = _encode(lists.flatten().field(0), "string", f"{path}.key")
-        values = _encode(lists.flatten().field(1), schema["values"], f"{path}.value")
+        values = _encode(lists.flatten().field(1), _inner(schema, "values", path), f"{path}.value")
         pairs = (key + value for key, value in zip(keys, values, strict=True))
         return [_block(list(islice(pairs, count))) for count in _lengths(lists)]
     encode = _scalar_encoder(kind, schema, avro)
@@ -200,10 +211,17 @@ def _encode_valid(array: pa.Array, schema: Any, path: str) -> Encoded:
     return encode(array)
 
 
+def _inner(schema: Any, name: str, path: str) -> Any:
+    if not isinstance(schema, Mapping) or name not in schema:
+        raise ConfigurationError(f"the Avro type of column {path!r} says nothing of its {name}")
+    return schema[name]
+
+
 def _scalar_encoder(
     kind: pa.DataType, schema: Any, avro: str
 ) -> Callable[[pa.Array], Encoded] | None:
-    logical = schema.get("logicalType", "") if isinstance(schema, Mapping) else ""
+    named = schema.get("logicalType", "") if isinstance(schema, Mapping) else ""
+    logical = named if isinstance(named, str) else "?"
     if _types.is_boolean(kind) and avro == "boolean":
         return lambda array: [b"\1" if value else b"\0" for value in array.to_pylist()]
     if _types.is_integer(kind) and avro in ("int", "long") and not logical:
@@ -233,9 +251,12 @@ def _scalar_encoder(
 def _decimal_encoder(
     kind: pa.DataType, schema: Mapping[str, Any], avro: str
 ) -> Callable[[pa.Array], Encoded] | None:
-    if avro not in ("fixed", "bytes") or schema["precision"] < kind.precision:
+    precision, least = schema.get("precision"), _decimal_bytes(kind.precision)
+    if avro not in ("fixed", "bytes") or type(precision) is not int or precision < kind.precision:
         return None
-    size = schema["size"] if avro == "fixed" else _decimal_bytes(kind.precision)
+    size = schema.get("size") if avro == "fixed" else least
+    if type(size) is not int or not least <= size <= _LONGEST_DECIMAL:
+        return None
 
     def encode(array: pa.Array) -> Encoded:
         # By its digits: arithmetic with decimals would round to the 28 of their context.
@@ -282,7 +303,7 @@ def _decimal_bytes(precision: int) -> int:
 
 
 def _avro_name(schema: Any) -> str:
-    name = schema["type"] if isinstance(schema, Mapping) else schema
+    name = schema.get("type") if isinstance(schema, Mapping) else schema
     return name if isinstance(name, str) else "?"
 
 

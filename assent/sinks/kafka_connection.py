@@ -118,10 +118,7 @@ class Connection:
             raise ConnectionLost(
                 f"{self.address} did not answer {request.name}: {_said(error)}"
             ) from None
-        (correlation,) = struct.unpack_from(">i", answer)
-        if correlation != self._correlation:
-            raise ConnectionLost(f"{self.address} answered another request than {request.name}")
-        return request.header.get_response_class().decode(answer, header=True)
+        return decoded(request, self._correlation, answer, str(self.address))
 
     def _read(self, size: int, deadline: float) -> bytes:
         parts, left = [], size
@@ -183,6 +180,19 @@ class Connection:
         if lifetime > 0:
             # The broker closes the connection when the session ends: part from it before.
             self._expires = time.monotonic() + lifetime / 1000 * _SESSION_SHARE
+
+
+def decoded(request: Any, correlation: int, answer: bytes, address: str) -> Any:
+    """The answer to a request; ConnectionLost if these bytes are none to it."""
+    try:
+        (found,) = struct.unpack_from(">i", answer)
+        if found == correlation:
+            return request.header.get_response_class().decode(answer, header=True)
+    except Exception as error:  # whatever the library makes of bytes that are no answer
+        raise ConnectionLost(
+            f"{address} sent an answer to {request.name} that cannot be read ({error!r})"
+        ) from None
+    raise ConnectionLost(f"{address} answered another request than {request.name}")
 
 
 def _connect(address: Address, security: KafkaSecurity, timeout: float) -> socket.socket:

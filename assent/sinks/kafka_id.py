@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from assent.protocol.name import TransactionName, prefix
+from assent.protocol.name import NUMBER, TransactionName, prefix
 
 PLACES = 2
 """An id is used again so many places later; what its place was is known modulo this number."""
 
-_PATTERN = re.compile(r"assent-([0-9a-z]{4,64})-(\d+)-(\d+)-(\d+)-(\d+)-([0-9a-f]{8})")
+_NUMBERS = "-".join([NUMBER] * 4)
+_PATTERN = re.compile(rf"assent-([0-9a-z]{{4,64}})-{_NUMBERS}-([0-9a-f]{{8}})")
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from assent.protocol.errors import ConfigurationError
 from assent.protocol.listener import EpochListener
 from assent.sinks.kafka_group import ConsumerGroup, Place, Position
+
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class OffsetLog(Protocol):
@@ -72,7 +75,7 @@ def kafka_positions(sources: Sequence[str]) -> dict[Place, int]:
 def _parsed(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -81,7 +84,10 @@ def _is_kafka(value: dict[str, Any]) -> bool:
     """Whether this is how Spark's Kafka source writes its offsets: topic, partition, offset."""
     return bool(value) and all(
         isinstance(partitions, dict)
-        and all(number.isdecimal() and type(end) is int for number, end in partitions.items())
+        and all(
+            _PARTITION.fullmatch(number) and type(end) is int and -(1 << 63) <= end < 1 << 63
+            for number, end in partitions.items()
+        )
         for partitions in value.values()
     )
 

@@ -18,10 +18,14 @@ from assent.sinks.function import load_function
 from assent.sinks.json_text import json_texts
 from assent.sinks.kafka_avro import AvroFormat, avro_schema
 from assent.sinks.kafka_records import Records
+from assent.sinks.utf8 import check_texts
 
 _types = pa.types
 _TEXTS = (_types.is_string, _types.is_large_string, _types.is_string_view)
 _BYTES = (_types.is_binary, _types.is_large_binary, _types.is_binary_view)
+
+# In milliseconds: all up to it have an integer that a double tells apart from its neighbours.
+_LAST_TIME = 2.0**63
 
 VALUE_FORMATS = ("raw", "json", "avro")
 _WHERE_TO = ("key", "topic", "partition", "headers")
@@ -115,6 +119,9 @@ class RowFormat:
         if self.serializer is not None:
             keys, values = self._serialized(batch)
         else:
+            if self.value_format != "raw":
+                for name in {*self.key_columns, *self._value_names(batch.schema)}:
+                    check_texts(name, batch.column(name))
             keys, values = self._keys(batch), self._values(batch)
         keys = _framed(keys, self.key_schema_id)
         framed = _framed(values, self.value_schema_id)
@@ -138,6 +145,7 @@ class RowFormat:
                 f"{column.null_count} rows have no topic (null); set option topic, or fill the "
                 "column 'topic'"
             )
+        check_texts("topic", column)
         topics = column.dictionary_encode()
         names = topics.dictionary.to_pylist()
         if len(names) == 1:
@@ -243,9 +251,12 @@ def _avro(batch: pa.RecordBatch, given: str | None, option: str) -> pa.Array:
     else:
         try:
             schema = json.loads(given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(f"option {option} is not JSON: {error}") from error
-    return pa.array(AvroFormat(schema).encode(batch), pa.binary())
+    try:
+        return pa.array(AvroFormat(schema).encode(batch), pa.binary())
+    except RecursionError:
+        raise ConfigurationError(f"option {option} is nested too deeply") from None
 
 
 def _framed(array: pa.Array | None, schema_id: int | None) -> pa.Array | None:
@@ -274,7 +285,13 @@ def _timestamps(column: pa.Array | None) -> npt.NDArray[np.int64] | None:
     if column is None or column.null_count == len(column):
         return None
     if _types.is_float64(column.type):
-        milliseconds = pc.floor(pc.multiply(column, 1000.0)).cast(pa.int64())
+        exact = pc.floor(pc.multiply(column, 1000.0))
+        if not pc.all(pc.fill_null(pc.less(pc.abs(exact), _LAST_TIME), True)).as_py():
+            raise AssentError(
+                "a row has a timestamp that is no time (NaN, infinite, or later than the year "
+                "280000000); column 'timestamp' holds seconds since 1970: mend it, or leave it null"
+            )
+        milliseconds = exact.cast(pa.int64())
     else:
         milliseconds = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     if pc.min(milliseconds).as_py() <= 0:
@@ -288,6 +305,7 @@ def _timestamps(column: pa.Array | None) -> npt.NDArray[np.int64] | None:
 def _check_header_values(lists: pa.Array) -> None:
     pairs = lists.flatten()
     names = pairs.field(0)
+    check_texts("headers", names)
     if pairs.null_count or names.null_count:
         raise AssentError("a row has a header without a key (null); Kafka's headers have keys")
     if pc.any(pc.match_substring(names, "\0")).as_py():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -9,6 +10,8 @@ from assent.protocol.errors import ConfigurationError
 from assent.protocol.guarantee import Guarantee
 
 Settings: TypeAlias = Mapping[str, str]
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 # The Java client's max.request.size, so that a row which Spark's own sink writes is written.
 _REQUEST_BYTES = 1_048_576
@@ -166,7 +169,7 @@ def take_timeout(settings: dict[str, str], option: float | None) -> float:
     setting = settings.pop(TIMEOUT_SETTING, None)
     if setting is None:
         return DEFAULT_TIMEOUT if option is None else option
-    if not (setting.isascii() and setting.isdigit() and int(setting)):
+    if not _NUMBER.fullmatch(setting) or not 0 < int(setting) < 1 << 31:
         raise ConfigurationError(
             f"option kafka.{TIMEOUT_SETTING} is {setting!r}; expected a number of milliseconds"
         )
@@ -193,6 +196,6 @@ def _refuse_broken(name: str, value: str, guarantee: Guarantee) -> None:
 
 def _number(settings: Settings, name: str, default: int) -> int:
     text = settings.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit()):
+    if not _NUMBER.fullmatch(text):
         raise ConfigurationError(f"option kafka.{name} is {text!r}; expected a whole number")
     return int(text)

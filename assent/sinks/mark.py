@@ -7,4 +7,4 @@ import hashlib
 
 def mark(target: str) -> str:
     """The same for a sink after every restart, and another one for another sink."""
-    return hashlib.sha256(target.encode()).hexdigest()[:8]
+    return hashlib.sha256(target.encode(errors="surrogatepass")).hexdigest()[:8]

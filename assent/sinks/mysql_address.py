@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 from assent.protocol.errors import ConfigurationError
+from assent.sinks.url import parameters, read_port, unquote
 
 DEFAULT_PORT = 3306
 
@@ -122,11 +122,11 @@ def _host(text: str) -> tuple[str, int]:
             "option url names several hosts; rows and commits have to reach the one server that "
             "takes writes: name that one"
         )
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>\d+))?", text)
+    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?", text)
     if match is None:
         raise ConfigurationError(f"option url has a host that cannot be read; {_FORM}")
     host = unquote(match["v6"] or match["name"] or "localhost")
-    return host, int(match["port"] or DEFAULT_PORT)
+    return host, read_port(match["port"], DEFAULT_PORT)
 
 
 def _arguments(query: str) -> tuple[dict[str, str], dict[str, Any]]:
@@ -136,7 +136,7 @@ def _arguments(query: str) -> tuple[dict[str, str], dict[str, Any]]:
     tls: dict[str, Any] | None = None
     files: dict[str, str] = {}
     unknown = []
-    for key, value in parse_qsl(query, keep_blank_values=True):
+    for key, value in parameters(query):
         name = key.lower()
         if name in _WITHOUT_EFFECT:
             continue

@@ -142,11 +142,26 @@ def _read_ratio(text: str) -> float:
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+_LONGEST_DURATION = 36_500 * 86_400.0
+# A longer one does not fit the 32 bits of milliseconds that sockets, brokers and databases have.
+_LONGEST_TIMEOUT = (2**31 - 1) / 1000
+
+
 def _read_duration(text: str) -> float:
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(ms|s|m|h|d|)", text.strip().lower())
-    if match is None or float(match[1]) == 0:
+    if match is None:
         raise ValueError
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < seconds <= _LONGEST_DURATION:
+        raise ValueError
+    return seconds
+
+
+def _read_timeout(text: str) -> float:
+    seconds = _read_duration(text)
+    if seconds > _LONGEST_TIMEOUT:
+        raise ValueError
+    return seconds
 
 
 def _read_columns(text: str) -> tuple[str, ...]:
@@ -173,4 +188,7 @@ boolean = Parser("true or false", _read_boolean)
 positive_integer = Parser("a whole number above 0", _read_positive_integer)
 ratio = Parser("a number above 0 and up to 1", _read_ratio)
 duration = Parser("a time above 0, such as 30s, 5m, 1h, or a number of seconds", _read_duration)
+timeout = Parser(
+    "a time above 0 and up to 24 days, such as 30s, 5m, 1h, or a number of seconds", _read_timeout
+)
 columns = Parser("names of columns, separated by commas", _read_columns)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
 
 from assent.protocol.errors import ConfigurationError
+from assent.sinks.url import parameters as url_parameters
+from assent.sinks.url import read_port, unquote
 
-DEFAULT_PORT = "5432"
+DEFAULT_PORT = 5432
 
 _FORM = "expected jdbc:postgresql://host:port/database or postgresql://host:port/database"
 
@@ -125,15 +126,16 @@ def _libpq_names() -> set[str]:
 
 
 def _host(text: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>\d+))?", text)
-    if match is None:
+    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?", text)
+    host = unquote(match["v6"] or match["name"] or "localhost") if match else ","
+    if match is None or "," in host:
         raise ConfigurationError(f"option url has a host that cannot be read; {_FORM}")
-    return unquote(match["v6"] or match["name"] or "localhost"), match["port"] or DEFAULT_PORT
+    return host, str(read_port(match["port"], DEFAULT_PORT))
 
 
 def _parameters(query: str) -> dict[str, str]:
     parameters: dict[str, str] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
+    for key, value in url_parameters(query):
         name = key.lower()
         if name in _WITHOUT_EFFECT:
             continue

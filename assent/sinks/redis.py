@@ -21,6 +21,7 @@ from assent.sinks.option import (
     duration,
     positive_integer,
     text,
+    timeout,
 )
 from assent.sinks.ownership import UNGUARDED
 from assent.sinks.redis_rows import STRUCTURES, RowFormat
@@ -97,7 +98,7 @@ class RedisSink(Sink["RedisTransaction"]):
         Option("allowEviction", boolean, False, "accept a server that evicts keys"),
         Option("allowComplete", boolean, False, "complete mode: rows that leave the result stay"),
         Option("takeOver", text, None, "the owner in whose place this query goes on"),
-        Option("timeout", duration, 30.0, "how long a server may be away"),
+        Option("timeout", timeout, 30.0, "how long a server may be away"),
     )
 
     def __init__(

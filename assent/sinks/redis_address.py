@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.connection import parse_url
 
 from assent.protocol.errors import ConfigurationError
 
+# Of the client's parameters those that are texts or numbers and that nothing here depends on.
+_PARAMETERS = (
+    "client_name",
+    "db",
+    "health_check_interval",
+    "password",
+    "protocol",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_timeout",
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_keyfile",
+    "ssl_password",
+    "username",
+)
 _EXPECTED = (
     "expected redis://host:port/db, or rediss://… for TLS; several, separated by commas, for a "
     "cluster"
@@ -46,18 +68,32 @@ def parse_addresses(
             path = pieces.path.strip("/")
             if pieces.scheme not in ("redis", "rediss") or not pieces.hostname:
                 raise ValueError
-            if path and not path.isdecimal():
+            if path and not re.fullmatch(r"[0-9]{1,9}", path):
                 raise ValueError
+            if pieces.port == 0 or "\0" in part:
+                raise ValueError
+            part.encode()
+            for escaped in (pieces.netloc, pieces.query):
+                unquote(escaped, errors="strict")
+            unknown = sorted(set(parse_qs(pieces.query)) - set(_PARAMETERS))
         except ValueError:
             raise ConfigurationError(
                 f"{where} is not the address of a Redis (it is not shown: it may hold a "
                 f"password); {_EXPECTED}"
             ) from None
+        if unknown:
+            raise ConfigurationError(
+                f"{where} has parameters that mean nothing here: {', '.join(unknown)}; possible "
+                f"are {', '.join(_PARAMETERS)}"
+            )
         arguments.update(
             {name: value for name, value in (("username", user), ("password", password)) if value}
         )
+        database = arguments.pop("db", 0)
+        if database < 0:
+            raise ConfigurationError(f"{where} names database {database}; they count from 0")
         host, port = arguments.pop("host"), arguments.pop("port", 6379)
-        address = RedisAddress(host, port, int(arguments.pop("db", 0)), arguments)
+        address = RedisAddress(host, port, database, arguments)
         found[str(address)] = address
     if len(found) > 1 and any(address.database for address in found.values()):
         raise ConfigurationError(

@@ -18,9 +18,9 @@ from assent.sinks.option import (
     boolean,
     choice,
     columns,
-    duration,
     positive_integer,
     text,
+    timeout,
 )
 from assent.sinks.sql_mode import OVERWRITE, UPSERT, WRITE_MODES, CommitMode, WriteMode
 from assent.sinks.sql_name import SqlName
@@ -48,7 +48,7 @@ class SqlSink(Sink[Transaction], Generic[Transaction, Address, Name]):
         Option("deleteColumn", text, None, "upsert: a boolean, true for rows that delete"),
         Option("commitMode", choice(*COMMIT_MODES), "auto", "how an epoch becomes visible"),
         Option("createTable", boolean, False, "create the table if it is missing"),
-        Option("lockTimeout", duration, 30.0, "how long to wait for a lock"),
+        Option("lockTimeout", timeout, 30.0, "how long to wait for a lock"),
         Option("retainedWitnesses", positive_integer, 100, "epochs whose outcome is remembered"),
         # Of Spark's JDBC writer, so that moving over is a change of the format's name.
         Option("driver", _ANY_TEXT, None, "taken, and without effect"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 from assent.ledger.store import MissingError, RecordStore
 from assent.protocol.errors import ConfigurationError, LedgerError
-from assent.protocol.json_value import load_object
+from assent.protocol.json_value import load_object, text
 
 _OFFSETS_VERSION = "v1"
+_NUMBER = re.compile(r"0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,14 @@ class SparkCheckpoint:
                 "path, with file: if the cluster's default file system is another one"
             ) from None
         try:
-            return str(load_object(content)["id"])
+            return text(load_object(content), "id")
         except (KeyError, ValueError) as error:
             raise LedgerError(
                 f"{self.store.location}/metadata is not what Spark writes there: {error!r}"
             ) from error
 
     def newest_epoch(self) -> int | None:
-        numbers = [int(name) for name in self.store.list("offsets") if name.isdecimal()]
+        numbers = [int(name) for name in self.store.list("offsets") if _NUMBER.fullmatch(name)]
         return max(numbers, default=None)
 
     def digest(self, epoch: int) -> str | None:

@@ -18,10 +18,10 @@ from assent.sinks.option import (
     Option,
     boolean,
     choice,
-    duration,
     positive_integer,
     ratio,
     text,
+    timeout,
 )
 
 logger = logging.getLogger("assent")
@@ -46,7 +46,7 @@ OPTIONS: tuple[Option, ...] = (
         "without a durable checkpoint, go on with at_least_once instead of refusing",
     ),
     Option("retainedEpochs", positive_integer, 100, "how many epochs the ledger keeps"),
-    Option("commitTimeout", duration, 300.0, "how long to go on trying to commit a decided epoch"),
+    Option("commitTimeout", timeout, 300.0, "how long to go on trying to commit a decided epoch"),
     Option(
         "timeoutWarningRatio",
         ratio,

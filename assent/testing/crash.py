@@ -27,8 +27,8 @@ MARKER_VARIABLE = "ASSENT_CRASH_MARKER"
 _CHECK_SECONDS = 0.05
 _FORM = "<before|during|after>-<step>@<epoch or *>[/<partition>][#<occurrence>]"
 _PATTERN = re.compile(
-    r"(?P<when>before|during|after)-(?P<step>[a-z-]+)@(?P<epoch>\*|\d+)"
-    r"(/(?P<partition>\d+))?(#(?P<occurrence>[1-9]\d*))?"
+    r"(?P<when>before|during|after)-(?P<step>[a-z-]+)@(?P<epoch>\*|[0-9]+)"
+    r"(/(?P<partition>[0-9]+))?(#(?P<occurrence>[1-9][0-9]*))?"
 )
 
 
