@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import kafka
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kafka import KafkaConsumer
 
 _READ_SECONDS = 30.0
@@ -113,6 +113,12 @@ def open_transaction(
 
 def visible(settings: Mapping[str, str], topic: str, partitions: int = 1) -> list[str]:
     """All that a read_committed reader gets, sorted, up to the first open transaction."""
+    found = messages(settings, topic, partitions)
+    return sorted((message.value() or b"").decode() for message in found)
+
+
+def messages(settings: Mapping[str, str], topic: str, partitions: int = 1) -> list[Message]:
+    """The same, as they are."""
     consumer = Consumer(
         {
             **settings,
@@ -124,26 +130,26 @@ def visible(settings: Mapping[str, str], topic: str, partitions: int = 1) -> lis
             "fetch.wait.max.ms": 10,
         }
     )
-    rows: list[str] = []
+    rows: list[Message] = []
     deadline = time.monotonic() + _READ_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         ended: set[int] = set()
         while len(ended) < partitions:
-            assert time.monotonic() < deadline, f"read only {rows} of {topic}"
+            assert time.monotonic() < deadline, f"read only {len(rows)} rows of {topic}"
             message = consumer.poll(1.0)
             if message is None:
                 continue
             error = message.error()
             if error is None:
-                rows.append((message.value() or b"").decode())
+                rows.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition() or 0)
             else:
                 raise AssertionError(str(error))
     finally:
         consumer.close()
-    return sorted(rows)
+    return rows
 
 
 def committed(bootstrap_servers: str, topic: str) -> list[str]:

@@ -218,6 +218,13 @@ def read_record(content: bytes) -> object:
     return stored("records/000000000017-00000002.json", content).read(RecordKey(17, 2))
 
 
+FOUND_RECORDS = {
+    "negative": with_member(SEED["record"], "epoch", "-7"),
+    "half": SEED["record"].replace(b'"files"', b'"\\ud800"'),
+    "empty": SEED["record"].replace(b'"files"', b'""'),
+    "twice": with_member(SEED["record"], "epoch", '7,"epoch":8'),
+}
+
 # Read without a word once, and as something else than what was written.
 REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Handle.parse("files/1:%FF"), ValueError, "utf-8"),
@@ -243,12 +250,6 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: parse_addresses("redis://h:0"), ConfigurationError, "not the address of a Redis"),
     (lambda: parse_addresses("redis://h?user=x"), ConfigurationError, "nothing here: user; "),
 ]
-FOUND_RECORDS = {
-    "negative": with_member(SEED["record"], "epoch", "-7"),
-    "half": SEED["record"].replace(b'"files"', b'"\\ud800"'),
-    "empty": SEED["record"].replace(b'"files"', b'""'),
-    "twice": with_member(SEED["record"], "epoch", '7,"epoch":8'),
-}
 
 
 @pytest.mark.parametrize(("read", "error", "message"), REFUSED)

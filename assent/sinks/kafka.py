@@ -252,6 +252,10 @@ class KafkaSink(Sink[KafkaTransaction]):
         return Handle(self.kind, name, details)
 
     def discard(self, transaction: KafkaTransaction) -> None:
+        from assent.sinks.kafka_process import forget_limit
+
+        if self.row_format.topic is not None:
+            forget_limit(self._control(), self.row_format.topic)
         with transaction.release:
             identity = transaction.producer.give_up(_DISCARD_SECONDS)
         if transaction.transactional_id is not None and identity is not None:

@@ -43,6 +43,11 @@ def topic_limit(control: KafkaControl, topic: str) -> int | None:
     return _limits[key]
 
 
+def forget_limit(control: KafkaControl, topic: str) -> None:
+    """Ask for it again the next time: it may be what a task failed over, and mended since."""
+    _limits.pop((control, topic), None)
+
+
 def cluster_id(control: KafkaControl) -> str:
     """The id of the cluster, asked for once. RetriableError if no broker can be reached."""
     if control not in _clusters:
