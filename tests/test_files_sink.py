@@ -13,6 +13,7 @@ import pytest
 from assent.protocol.errors import (
     ConfigurationError,
     InDoubtError,
+    RetriableError,
 )
 from assent.protocol.guarantee import Guarantee
 from assent.protocol.handle import Handle
@@ -158,7 +159,7 @@ def test_a_task_whose_transaction_was_aborted_cannot_vote(sink: FilesSink) -> No
     sink.write(transaction, numbers(0))
     (found,) = pending(sink)
     sink.abort(found)
-    with pytest.raises(OSError, match=str(transaction.name)):
+    with pytest.raises(RetriableError, match=str(transaction.name)):
         sink.pre_commit(transaction)
     assert pending(sink) == []
 

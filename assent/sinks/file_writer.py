@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,15 +89,18 @@ class ParquetWriter(FileWriter):
         import pyarrow.parquet as parquet
 
         super().__init__(file_format, path, schema)
-        self._writer: parquet.ParquetWriter = parquet.ParquetWriter(
-            str(path), schema, compression=file_format.compression
-        )
+        self._file = pa.OSFile(str(path), "wb")
+        with _closing_on_failure(self._file):  # Parquet has a beginning, which may not fit
+            self._writer: parquet.ParquetWriter = parquet.ParquetWriter(
+                self._file, schema, compression=file_format.compression
+            )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._writer.write_table(pa.Table.from_batches(batches))
 
     def close(self) -> None:
-        self._writer.close()
+        with self._file:  # closed also when the disk does not take the end of it
+            self._writer.close()
 
 
 class JsonWriter(FileWriter):
@@ -104,14 +108,16 @@ class JsonWriter(FileWriter):
 
     def __init__(self, file_format: FileFormat, path: Path, schema: pa.Schema) -> None:
         super().__init__(file_format, path, schema)
-        self._stream = _open_stream(path, file_format.compression)
+        self._file = pa.OSFile(str(path), "wb")
+        self._stream = _stream(self._file, file_format.compression)
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in _in_pieces(batches):
             self._stream.write(json_lines(batch).encode())
 
     def close(self) -> None:
-        self._stream.close()
+        with self._file:
+            self._stream.close()
 
 
 class CsvWriter(FileWriter):
@@ -121,22 +127,25 @@ class CsvWriter(FileWriter):
         import pyarrow.csv as csv
 
         super().__init__(file_format, path, schema)
-        self._stream = _open_stream(path, file_format.compression)
+        self._file = pa.OSFile(str(path), "wb")
+        self._stream = _stream(self._file, file_format.compression)
         options = csv.WriteOptions(
             include_header=file_format.header, delimiter=file_format.separator
         )
         self._schema = _as_text(pa.RecordBatch.from_pylist([], schema)).schema
-        self._writer: csv.CSVWriter = csv.CSVWriter(
-            self._stream, self._schema, write_options=options
-        )
+        with _closing_on_failure(self._file):
+            self._writer: csv.CSVWriter = csv.CSVWriter(
+                self._stream, self._schema, write_options=options
+            )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
             self._writer.write_batch(_as_text(batch))
 
     def close(self) -> None:
-        self._writer.close()
-        self._stream.close()
+        with self._file:
+            self._writer.close()
+            self._stream.close()
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -156,11 +165,20 @@ def _csv_column(column: pa.Array) -> pa.Array:
     return column
 
 
-def _open_stream(path: Path, compression: str) -> pa.NativeFile:
-    stream = pa.OSFile(str(path), "wb")
+@contextmanager
+def _closing_on_failure(file: pa.NativeFile) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            file.close()
+        raise
+
+
+def _stream(file: pa.NativeFile, compression: str) -> pa.NativeFile:
     if compression == "none":
-        return stream
-    return pa.CompressedOutputStream(stream, "bz2" if compression == "bzip2" else compression)
+        return file
+    return pa.CompressedOutputStream(file, "bz2" if compression == "bzip2" else compression)
 
 
 def _in_pieces(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from assent.protocol.errors import ConfigurationError, InDoubtError
+from assent.protocol.errors import ConfigurationError, InDoubtError, RetriableError
 from assent.protocol.guarantee import Guarantee
 from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName
@@ -156,18 +157,21 @@ class FilesSink(Sink[FileTransaction]):
                 "the driver has created it: driver and executors must share the disk; put option "
                 "path on one that they share, or use a sink that is a server"
             )
-        folder = self._workspace(name.identity).begin(name)
+        with self._reporting(name):
+            folder = self._workspace(name.identity).begin(name)
         return FileTransaction(
             name, epoch, folder, self.file_format, self.partition_columns, self._durable
         )
 
     def write(self, transaction: FileTransaction, batch: pa.RecordBatch) -> None:
-        transaction.write(batch)
+        with self._reporting(transaction.name):
+            transaction.write(batch)
 
     def pre_commit(self, transaction: FileTransaction) -> Handle:
-        transaction.finish()
-        if self._durable:
-            sync_all(ancestors(transaction.folder.parent, self.staging.parent))
+        with self._reporting(transaction.name):
+            transaction.finish()
+            if self._durable:
+                sync_all(ancestors(transaction.folder.parent, self.staging.parent))
         return Handle(
             self.kind,
             str(transaction.name),
@@ -190,13 +194,15 @@ class FilesSink(Sink[FileTransaction]):
     def commit(self, handle: Handle) -> None:
         """Gather the files beside those of their epoch; `publish` makes them visible."""
         staged = self._staged(handle)
-        self._workspace(staged.name.identity).gather(staged)
+        with self._reporting(staged.name):
+            self._workspace(staged.name.identity).gather(staged)
 
     def publish(self, epoch: int, handles: Sequence[Handle]) -> None:
         staged = [self._staged(handle) for handle in handles]
         for identity in sorted({one.name.identity for one in staged}):
             ours = [one for one in staged if one.name.identity == identity]
-            self._workspace(identity).publish(epoch, ours)
+            with self._reporting(ours[0].name):
+                self._workspace(identity).publish(epoch, ours)
 
     def abort(self, handle: Handle) -> None:
         name = self._name(handle)
@@ -218,6 +224,17 @@ class FilesSink(Sink[FileTransaction]):
 
     # Inside.
 
+    @contextlib.contextmanager
+    def _reporting(self, name: TransactionName) -> Iterator[None]:
+        """What the disk refuses becomes an error of ours: it may be full, or only be read."""
+        try:
+            yield
+        except OSError as error:
+            raise RetriableError(
+                f"{name} cannot be written to {self.output} by way of {self.staging}: {error}. "
+                "Nothing of it is seen; it is written when the disk lets it"
+            ) from error
+
     @property
     def _durable(self) -> bool:
         return self.guarantee is not Guarantee.NONE
@@ -238,13 +255,16 @@ class FilesSink(Sink[FileTransaction]):
             raise ConfigurationError(
                 f"handle {handle} belongs to another sink than the files sink of {self.target}"
             )
-        return TransactionName.parse(handle.name)
+        try:
+            return TransactionName.parse(handle.name)
+        except ValueError as error:
+            raise ConfigurationError(f"handle {handle} does not name a transaction") from error
 
     def _staged(self, handle: Handle) -> Staged:
         try:
             details = handle.details
             return Staged(self._name(handle), int(details["epoch"]), int(details["files"]))
-        except KeyError as error:
+        except (KeyError, ValueError) as error:
             raise InDoubtError(
                 f"handle {handle} does not say {error}; use the handle that the ledger holds"
             ) from error
