@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from assent.ledger.local import LocalStore
-from assent.protocol.errors import AssentError
+from assent.protocol.errors import AssentError, ConfigurationError
 from assent.protocol.participant import Participant
 from assent.protocol.step import Moment, Step, When
 from assent.sinks import kafka_producer
@@ -141,6 +142,22 @@ def test_invalid_texts_in_json_name_their_column(stage: Stage) -> None:
     obstacle.refuses(bad, "column 'value' holds a text that is not UTF-8")
     expected = [(None, b'{"value":"a"}'), (None, b'{"value":"b"}'), (b"k", b'{"value":"first"}')]
     obstacle.goes_on(good, sorted(expected, key=repr))
+
+
+def test_ten_thousand_columns(stage: Stage) -> None:
+    wide = pa.record_batch({f"c{number}": [number] for number in range(10_000)})
+    sink = stage.sink(value_format="json")
+    sink.check(wide.schema)
+    stage.query = SinkQuery(lambda: stage.sink(value_format="json"))
+    stage.query.run(stage.query.start(), 0, [[wide]])
+    ((_, value),) = stage.seen()
+    assert json.loads(value or b"") == {f"c{number}": number for number in range(10_000)}
+
+
+def test_no_columns_at_all(stage: Stage) -> None:
+    for value_format, message in (("raw", "no column 'value'"), ("json", "no column is left")):
+        with pytest.raises(ConfigurationError, match=message):
+            stage.sink(value_format=value_format).check(pa.schema([]))
 
 
 def test_values_beside_the_limit_are_written_or_refused_before_they_are_sent(stage: Stage) -> None:

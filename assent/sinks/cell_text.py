@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def check_columns(schema: pa.Schema, option: str, names: Sequence[str]) -> None:
 
 def check_no_duplicates(schema: pa.Schema) -> None:
     """ConfigurationError for two columns of one name."""
-    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise ConfigurationError(f"two columns are named {min(twice)!r}; rename one of them")
 

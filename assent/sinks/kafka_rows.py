@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assent.protocol.errors import AssentError, ConfigurationError
+from assent.sinks.cell_text import check_no_duplicates
 from assent.sinks.function import load_function
 from assent.sinks.json_text import json_texts
 from assent.sinks.kafka_avro import AvroFormat, avro_schema
@@ -66,9 +67,7 @@ class RowFormat:
 
     def check(self, schema: pa.Schema) -> None:
         """ConfigurationError, naming column and type, for rows that cannot be records."""
-        twice = {name for name in schema.names if schema.names.count(name) > 1}
-        if twice:
-            raise ConfigurationError(f"two columns are named {min(twice)!r}; rename one of them")
+        check_no_duplicates(schema)
         self._check_options()
         if self.topic is None:
             if "topic" not in schema.names:

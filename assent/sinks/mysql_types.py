@@ -12,6 +12,7 @@ from assent.protocol.errors import AssentError, ConfigurationError
 from assent.sinks.json_text import json_texts
 from assent.sinks.sql_table import Convert
 from assent.sinks.sql_types import DIGITS, check_document, is_binary, is_text, refuse_finer
+from assent.sinks.utf8 import check_texts
 
 TEXT = pa.large_string()
 """Of every converted column: no sum of lengths is too much for it."""
@@ -79,14 +80,21 @@ def converter(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
         return lambda array: pa.nulls(len(array), TEXT)
     if column.name == "json" and _types.is_nested(kind):
         _check_json(name, kind, column)
-        return lambda array: escaped(pa.array(json_texts(array), TEXT))
+        return lambda array: escaped(pa.array(json_texts(_checked(name, array)), TEXT))
     if not _fits(kind, column):
         raise ConfigurationError(
             f"column {name!r} has type {kind}, which does not fit its column in the table, of type "
             f"{column.shown}. Cast it in the query, or change the table "
             f"({_suggestion(name, kind)})"
         )
-    return lambda array: _texts(name, array, column)
+    return lambda array: _texts(name, _checked(name, array), column)
+
+
+def _checked(name: str, array: pa.Array) -> pa.Array:
+    """The servers refuse most texts that are not UTF-8, but MariaDB takes half a surrogate pair."""
+    if _types.is_nested(array.type) or is_text(array.type):
+        check_texts(name, array)
+    return array
 
 
 def new_type(

@@ -55,8 +55,9 @@ for row = 3, #KEYS do
       end
     elseif structure == 'hash' then
       redis.call('DEL', key)
-      if count > 0 then
-        redis.call('HSET', key, unpack(ARGV, first, last))
+      -- In parts: Lua takes no more than some 8000 arguments, and DEL is not undone.
+      for from = first, last, 4000 do
+        redis.call('HSET', key, unpack(ARGV, from, math.min(from + 3999, last)))
       end
     elseif count == 0 then
       redis.call('DEL', key)
