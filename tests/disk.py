@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import resource
 import subprocess
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
-class Disk(ABC):
-    """A folder, and an instant from which on nothing more fits on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @abstractmethod
-    def full(self) -> Iterator[None]:
-        """While this lasts, the disk takes nothing more."""
-
-
-class LimitedDisk(Disk):
+class LimitedDisk:
     """By a limit to the size of files, which any process can set for itself: EFBIG."""
 
     reason = "File too large"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -37,10 +28,13 @@ class LimitedDisk(Disk):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class SmallDisk(Disk):
+class SmallDisk:
     """By a file system of its own that has no page left: ENOSPC. Needs the right to mount."""
 
     reason = "No space left on device"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __enter__(self) -> SmallDisk:
         _run("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(self.folder))

@@ -11,14 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions
 
 from assent.ledger.local import LocalStore
 from assent.protocol.errors import AssentError, ConfigurationError
@@ -65,6 +61,7 @@ class Stage(KafkaStage):
 
     def __exit__(self, *_: object) -> None:
         self._control.close()
+        del self._admin  # which goes on looking for its broker
 
     def obstacle(self) -> Obstacle:
         return Obstacle(self.query, self.seen, self.open, [[batch((b"k", b"first"))]])
