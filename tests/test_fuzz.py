@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assent.ledger.ledger import Ledger
-from assent.protocol.errors import ConfigurationError, LedgerError
+from assent.protocol.errors import AssentError, ConfigurationError, LedgerError
 from assent.protocol.handle import Handle
 from assent.protocol.record import RecordKey
+from assent.protocol.vote import read_votes
 from assent.sinks import mysql_address, postgres_address
 from assent.sinks.redis_address import parse_addresses
 from assent.testing.memory import MemoryStore
@@ -115,7 +116,7 @@ def inputs(target: Target) -> st.SearchStrategy[bytes]:
 def test_anything_is_read_or_refused(target: Target) -> None:
     @settings(
         deadline=None,
-        max_examples=int(os.environ.get("ASSENT_FUZZ_EXAMPLES", "100")),
+        max_examples=int(os.environ.get("ASSENT_FUZZ_EXAMPLES", "50")),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(inputs(target))
@@ -179,6 +180,7 @@ FOUND = [
     ("option", b"25d"),
     ("kafka_settings", b"bootstrap.servers=a:1\nmessage.max.bytes=" + b"9" * 5000),
     ("kafka_settings", b"bootstrap.servers=a:1\ntransaction.timeout.ms=" + b"9" * 5000),
+    ("kafka_settings", b"bootstrap.servers=a:" + b"9" * 5000),
     ("postgres_address", b"postgresql://a%2Cb/d"),
     ("postgres_address", b"postgresql://u:%FF@h/d"),
     ("postgres_address", b"postgresql://u:%00@h/d"),
@@ -229,6 +231,7 @@ FOUND_RECORDS = {
 REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Handle.parse("files/1:%FF"), ValueError, "utf-8"),
     (lambda: Handle.parse("files/1:a?b=1&b=2"), ValueError, "there twice"),
+    (lambda: read_votes(['{"version":2}']), AssentError, "same release of assent"),
     (lambda: read_record(FOUND_RECORDS["negative"]), LedgerError, "epoch is -7, not a whole"),
     (lambda: read_record(FOUND_RECORDS["half"]), LedgerError, "surrogates not allowed"),
     (lambda: read_record(FOUND_RECORDS["empty"]), LedgerError, "without kind or name"),

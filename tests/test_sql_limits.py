@@ -59,12 +59,10 @@ def _is_postgres(make: Make) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("bad", [b"\xc3\x28", b"\xff", b"ok\xed\xa0\x80"])
-def test_texts_that_are_not_utf8_fail_their_task(
-    make: Make, tmp_path: Path, mode: str, bad: bytes
-) -> None:
+def test_texts_that_are_not_utf8_fail_their_task(make: Make, tmp_path: Path, mode: str) -> None:
     met = obstacle(make(commit_mode=mode), tmp_path)
-    met.refuses([[rows(b"a")], [rows(bad, first=2)]], "UTF-?8|Invalid utf8|Incorrect string value")
+    for bad in (b"\xc3\x28", b"\xff", b"half a pair \xed\xa0\x80"):
+        met.refuses([[rows(b"a")], [rows(bad, first=2)]], "UTF-?8")
     met.goes_on([[rows(b"a")], [rows(b"b", first=2)]], [(0, "first"), (1, "a"), (2, "b")])
 
 

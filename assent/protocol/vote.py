@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from assent.protocol.assignment import Assignment
+from assent.protocol.errors import AssentError
 from assent.protocol.json_value import MALFORMED, dump, flag, load_object, members, number, whole
 from assent.protocol.share import Share
 
@@ -59,3 +60,11 @@ class Vote:
             )
         except MALFORMED as error:
             raise ValueError(f"not a vote: {error!r}") from error
+
+
+def read_votes(texts: Iterable[str]) -> list[Vote]:
+    """The votes of an epoch; an AssentError if one cannot be read: nothing is decided then."""
+    try:
+        return [Vote.parse(text) for text in texts]
+    except ValueError as error:
+        raise AssentError(f"{error}; nothing of the epoch was decided") from error

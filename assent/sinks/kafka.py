@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from assent.sinks.kafka_control import KafkaControl
     from assent.sinks.kafka_producer import TaskProducer
 
+_PRODUCER = re.compile(r"[0-9]{1,18}/[0-9]{1,5}")
 _BEGIN_SECONDS = 60.0
 _DISCARD_SECONDS = 5.0
 _ANY_TEXT = Parser("a setting of librdkafka", lambda value: value)
@@ -337,7 +339,7 @@ class KafkaSink(Sink[KafkaTransaction]):
                 f"handle {handle} belongs to another sink than the Kafka sink of {self.target}"
             )
         name, *numbers = handle.name.split("/")
-        if len(numbers) != 2 or not all(part.isascii() and part.isdigit() for part in numbers):
+        if not _PRODUCER.fullmatch("/".join(numbers)):
             raise ConfigurationError(
                 f"handle {handle} does not name a transactional id, producer id and epoch"
             )

@@ -54,6 +54,11 @@ class Address:
             host, colon, port = part.rpartition(":")
             if not (colon and host and port.isascii() and port.isdigit()):
                 host, port = part, "9092"
+            if len(port) > 5 or not 0 < int(port) < 1 << 16:
+                raise ConfigurationError(
+                    f"option kafka.bootstrap.servers names {host!r} with a port that is none; "
+                    "expected a number from 1 to 65535"
+                )
             addresses.append(cls(host.strip("[]"), int(port)))
         if not addresses:
             raise ConfigurationError("option kafka.bootstrap.servers names no broker")

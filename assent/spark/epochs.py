@@ -15,7 +15,7 @@ from assent.protocol.name import nonce
 from assent.protocol.participant import Participant
 from assent.protocol.record import RecordKey
 from assent.protocol.sink import Sink
-from assent.protocol.vote import Vote
+from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
 from assent.spark.offsets import check_offsets, offsets_publisher
@@ -168,7 +168,7 @@ class Epochs:
             vote = participant.vote(epoch, context.partitionId(), context.attemptNumber(), batches)
             yield pa.record_batch([pa.array([str(vote)])], names=["vote"])
 
-        return [Vote.parse(row.vote) for row in frame.mapInArrow(write, "vote string").collect()]
+        return read_votes(row.vote for row in frame.mapInArrow(write, "vote string").collect())
 
 
 def _checkpoint_location(frame: DataFrame) -> str | None:

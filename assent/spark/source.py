@@ -23,7 +23,7 @@ from assent.protocol.name import nonce
 from assent.protocol.participant import Participant
 from assent.protocol.record import RecordKey
 from assent.protocol.sink import Sink
-from assent.protocol.vote import Vote
+from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import Option, read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
 from assent.spark.offsets import check_offsets, offsets_publisher
@@ -195,4 +195,4 @@ def _check_once(
 
 
 def _votes(messages: list[WriterCommitMessage | None]) -> list[Vote]:
-    return [Vote.parse(message.vote) for message in messages if isinstance(message, Message)]
+    return read_votes(message.vote for message in messages if isinstance(message, Message))
