@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pytest
 
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.errors import AssentError
-from assent.testing.query import SinkQuery, Tasks
+from assent.testing.query import BatchQuery
 
 
 def texts(*values: bytes | None) -> pa.Array:
@@ -27,10 +27,10 @@ class Obstacle:
 
     def __init__(
         self,
-        query: SinkQuery,
+        query: BatchQuery,
         seen: Callable[[], Any],
         pending: Callable[[], list[Any]],
-        first: Tasks,
+        first: Sequence[Sequence[pa.RecordBatch]],
     ) -> None:
         self.query = query
         self.seen = seen
@@ -39,7 +39,9 @@ class Obstacle:
         query.run(self._coordinator, 0, first)
         self._before = seen()
 
-    def refuses(self, tasks: Tasks, *words: str, visible: Any = None) -> str:
+    def refuses(
+        self, tasks: Sequence[Sequence[pa.RecordBatch]], *words: str, visible: Any = None
+    ) -> str:
         """Epoch 1 fails with an error of ours that says these; nothing of it is seen.
 
         Where a store shows what it is given at once (idempotent sinks), `visible` is that.
@@ -52,7 +54,7 @@ class Obstacle:
         assert self.seen() == (self._before if visible is None else visible)
         return message
 
-    def goes_on(self, tasks: Tasks, expected: Any) -> None:
+    def goes_on(self, tasks: Sequence[Sequence[pa.RecordBatch]], expected: Any) -> None:
         """Another driver writes epoch 1, and one more; nothing is left open."""
         coordinator = self.query.start()
         self.query.run(coordinator, 1, tasks)

@@ -16,7 +16,7 @@ from assent.protocol.errors import ConfigurationError, InDoubtError, RetriableEr
 from assent.protocol.policy import Policy
 from assent.protocol.step import Moment, Step, When
 from assent.sinks.files import FilesSink
-from assent.testing.query import SinkQuery
+from assent.testing.query import BatchQuery
 from tests.disk import CannotMount, LimitedDisk, SmallDisk
 from tests.files_kit import left, numbers, open_files, visible
 from tests.limits import Obstacle, texts
@@ -44,7 +44,7 @@ class Stage:
         self.sink.check(numbers(0).schema)
         store = LocalStore(str((ledger or folder) / "_assent"))
         policy = Policy(commit_timeout=0.2)
-        self.query = SinkQuery(lambda: self.sink, store, policy)
+        self.query = BatchQuery(lambda: self.sink, store, policy)
 
     def obstacle(self) -> Obstacle:
         return Obstacle(self.query, lambda: visible(self.sink), self.pending, [[numbers(0)]])
@@ -123,7 +123,7 @@ def test_odd_texts_are_kept_byte_for_byte(tmp_path: Path, file_format: str) -> N
     sink = FilesSink(tmp_path / "out", file_format=file_format)
     rows = pa.record_batch({"n": [*range(len(ODD))], "g": texts(*ODD)})
     sink.check(rows.schema)
-    query = SinkQuery(lambda: sink)
+    query = BatchQuery(lambda: sink)
     query.run(query.start(), 0, [[rows], [rows.slice(0, 0)], []])
     (file,) = sink.output.rglob(f"*.{file_format}")
     if file_format == "parquet":
@@ -144,7 +144,7 @@ def test_texts_that_are_none_are_refused_as_json(tmp_path: Path) -> None:
     def seen() -> list[str]:
         return sorted(file.read_text() for file in sink.output.rglob("*.json"))
 
-    query = SinkQuery(lambda: sink)
+    query = BatchQuery(lambda: sink)
     obstacle = Obstacle(query, seen, lambda: [], [[good]])
     bad = pa.record_batch({"n": [2], "g": texts(b"\xc3\x28")})
     obstacle.refuses([[good], [bad]], "column 'g' holds a text that is not UTF-8")
@@ -156,7 +156,7 @@ def test_ten_thousand_columns(tmp_path: Path, file_format: str) -> None:
     sink = FilesSink(tmp_path / "out", file_format=file_format, header=True)
     wide = pa.record_batch({f"column {number}": np.arange(2) for number in range(10_000)})
     sink.check(wide.schema)
-    query = SinkQuery(lambda: sink)
+    query = BatchQuery(lambda: sink)
     query.run(query.start(), 0, [[wide]])
     (file,) = sink.output.rglob(f"*.{file_format}")
     content = file.read_bytes()

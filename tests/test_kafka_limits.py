@@ -24,7 +24,7 @@ from assent.sinks import kafka_producer
 from assent.sinks.kafka import KafkaSink
 from assent.sinks.kafka_control import KafkaControl
 from assent.testing.kafka import KafkaCluster
-from assent.testing.query import SinkQuery
+from assent.testing.query import BatchQuery
 from tests.kafka_kit import messages
 from tests.kafka_query import KafkaStage
 from tests.limits import Obstacle, texts
@@ -54,7 +54,7 @@ class Stage(KafkaStage):
         self._admin = AdminClient(dict(kafka.settings()))
         self._control = KafkaControl(kafka.settings())
         store = LocalStore(str(folder / "_assent"))
-        self.query = SinkQuery(lambda: self.sink(**more), store)
+        self.query = BatchQuery(lambda: self.sink(**more), store)
 
     def __enter__(self) -> Stage:
         return self
@@ -133,7 +133,7 @@ def test_empty_odd_and_null_bytes_arrive_as_they_are(stage: Stage) -> None:
 
 
 def test_invalid_texts_in_json_name_their_column(stage: Stage) -> None:
-    stage.query = SinkQuery(lambda: stage.sink(value_format="json", value_columns=["value"]))
+    stage.query = BatchQuery(lambda: stage.sink(value_format="json", value_columns=["value"]))
     obstacle = stage.obstacle()
     bad, good = [[values(b"a")], [values(b"\xc3\x28")]], [[values(b"a")], [values(b"b")]]
     obstacle.refuses(bad, "column 'value' holds a text that is not UTF-8")
@@ -145,7 +145,7 @@ def test_ten_thousand_columns(stage: Stage) -> None:
     wide = pa.record_batch({f"c{number}": [number] for number in range(10_000)})
     sink = stage.sink(value_format="json")
     sink.check(wide.schema)
-    stage.query = SinkQuery(lambda: stage.sink(value_format="json"))
+    stage.query = BatchQuery(lambda: stage.sink(value_format="json"))
     stage.query.run(stage.query.start(), 0, [[wide]])
     ((_, value),) = stage.seen()
     assert json.loads(value or b"") == {f"c{number}": number for number in range(10_000)}

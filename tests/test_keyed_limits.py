@@ -15,7 +15,7 @@ import pytest
 from assent.ledger.local import LocalStore
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.testing.hbase import HBaseServer
-from assent.testing.query import SinkQuery
+from assent.testing.query import BatchQuery
 from assent.testing.redis import RedisServer
 from tests.hbase_query import HBaseStage
 from tests.limits import texts
@@ -58,8 +58,8 @@ def stage(request: pytest.FixtureRequest) -> RedisLimits | HBaseLimits:
     return HBaseLimits(server)
 
 
-def query_of(stage: RedisLimits | HBaseLimits, folder: Path, **more: Any) -> SinkQuery:
-    return SinkQuery(lambda: stage.sink(**more), LocalStore(str(folder / "_assent")))
+def query_of(stage: RedisLimits | HBaseLimits, folder: Path, **more: Any) -> BatchQuery:
+    return BatchQuery(lambda: stage.sink(**more), LocalStore(str(folder / "_assent")))
 
 
 def test_odd_bytes_are_kept_as_they_are(stage: RedisLimits | HBaseLimits, tmp_path: Path) -> None:

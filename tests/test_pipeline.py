@@ -272,7 +272,8 @@ def test_a_task_or_the_server_killed_at_every_step(stage: Stage, tmp_path: Path)
 
     The longer proof does each to all of them.
     """
-    pipeline = Pipeline(tmp_path, stage, scripted(epochs=17))
+    # Four attempts for each task: a job that has to be started again takes longer.
+    pipeline = Pipeline(tmp_path, stage, scripted(epochs=17), more=["--master", "local[2,4]"])
     [server] = stage.servers
     reached = iter(STEPS)
     down = False

@@ -10,7 +10,7 @@ import pytest
 
 from assent.ledger.local import LocalStore
 from assent.protocol.errors import AssentError, ConfigurationError
-from assent.testing.query import SinkQuery
+from assent.testing.query import BatchQuery
 from tests.limits import Obstacle, texts
 from tests.mysql_stage import MySqlStage
 from tests.postgres_stage import PostgresStage
@@ -35,7 +35,7 @@ def rows(*pages: bytes | None, first: int = 1) -> pa.RecordBatch:
 
 
 def obstacle(stage: PostgresStage | MySqlStage, folder: Path) -> Obstacle:
-    query = SinkQuery(stage.sink, LocalStore(str(folder / "_assent")))
+    query = BatchQuery(stage.sink, LocalStore(str(folder / "_assent")))
     stage.sink().check(rows().schema)
     return Obstacle(
         query, stage.rows, lambda: [*stage.prepared(), *stage.staged()], [[rows(b"first", first=0)]]

@@ -25,7 +25,7 @@ from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName, nonce
 from assent.protocol.step import Step, When
 from assent.protocol.verdict import Verdict
-from assent.testing.query import SinkQuery
+from assent.testing.query import BatchQuery
 from assent.testing.subject import (
     SCHEMA,
     Row,
@@ -54,10 +54,6 @@ def _name(
 
 _Tasks = Sequence[Sequence[pa.RecordBatch]]
 """The batches of an epoch, task by task."""
-
-
-def _query(subject: Subject) -> SinkQuery[Sequence[pa.RecordBatch]]:
-    return SinkQuery(subject.sink, list)
 
 
 def _tasks(*tasks: Sequence[Row]) -> _Tasks:
@@ -242,7 +238,7 @@ class SinkConformance:
         self, subject: Subject, when: When, step: Step
     ) -> None:
         """Each row once, nothing pending and nothing left over, once the query has gone on."""
-        query = _query(subject)
+        query = BatchQuery(subject.sink)
         query.sink().check(SCHEMA)
         query.run(query.start(), 0, _tasks([(1, "a")], [(2, "b")]))
         second = _tasks([(3, "c"), (4, "d")], [(5, "e")])
@@ -258,7 +254,7 @@ class SinkConformance:
         assert subject.leftovers() == []
 
     def test_more_and_fewer_tasks_after_a_restart(self, subject: Subject) -> None:
-        query = _query(subject)
+        query = BatchQuery(subject.sink)
         query.sink().check(SCHEMA)
         expected: list[Row] = []
         assignment = None
@@ -275,7 +271,7 @@ class SinkConformance:
         assert subject.leftovers() == []
 
     def test_a_driver_thought_dead_changes_nothing(self, subject: Subject) -> None:
-        query = _query(subject)
+        query = BatchQuery(subject.sink)
         query.sink().check(SCHEMA)
         rows = _tasks([(1, "a")], [(2, "b")])
         zombie = query.start()
@@ -290,7 +286,7 @@ class SinkConformance:
     def test_a_part_that_the_store_gave_up_is_written_again(self, subject: Subject) -> None:
         if not subject.transactional:
             pytest.skip("an idempotent store gives nothing up")
-        query = _query(subject)
+        query = BatchQuery(subject.sink)
         query.sink().check(SCHEMA)
         rows = _tasks([(1, "a")], [(2, "b")])
         query.die(When.AFTER, Step.DECIDE, 0, rows)

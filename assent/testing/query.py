@@ -125,3 +125,15 @@ class SinkQuery(Generic[Part]):
         except Killed:
             return
         raise AssertionError(f"nobody reached {when.value} {step.name}")
+
+
+class BatchQuery(SinkQuery[Sequence[pa.RecordBatch]]):
+    """A query whose tasks are given batches."""
+
+    def __init__(
+        self,
+        make: Callable[[], Sink[Any]],
+        store: RecordStore | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        super().__init__(make, list, store, policy)
