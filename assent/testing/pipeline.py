@@ -165,11 +165,13 @@ class Pipeline:
         missing, extra = self.expected - found, found - self.expected
         assert not extra, f"twice, or never written: {sorted(extra)[:10]} of {extra.total()}"
         assert not missing, f"lost: {sorted(missing)[:10]} of {missing.total()}"
-        assert watch.violations == []
-        assert watch.looks > 1
+        assert not watch.violations, watch.violations
+        assert watch.looks > 1, "nobody has looked"
         if self.stage.atomic:
             torn = watch.torn(ROWS_PER_EPOCH)
             assert not torn, f"parts of an epoch were seen: {torn[:10]} rows"
         ledger, state = open_checkpoint(str(self.checkpoint))
-        assert unfinished(ledger, state) == []
-        assert self.stage.pending(self.trial) == []
+        left = unfinished(ledger, state)
+        assert not left, f"unfinished: {left}"
+        pending = self.stage.pending(self.trial)
+        assert not pending, f"pending: {pending}"
