@@ -45,7 +45,7 @@ format: environment ## put the code into shape
 	@$(RUN) $(PY) -m ruff check --fix .
 	@$(RUN) $(PY) -m ruff format .
 
-bench: java environment ## the benchmarks
+bench: java environment servers ## the benchmarks: hours; ARGUMENTS="--quick" shows that they work
 	@$(RUN) $(PY) -m bench $(ARGUMENTS)
 
 clean: ## remove the environment, caches and builds

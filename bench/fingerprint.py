@@ -1,13 +1,12 @@
-"""What the fingerprint costs: `python -m bench.fingerprint [--rows N] [--json]`.
+"""What the fingerprint costs: `python -m bench.fingerprint [--quick]`.
 
 Every shape is taken in as batches of 10,000 rows, as Spark hands them over, several times. What
-is printed is processor time, of the best run: whatever else ran can only have made it longer.
+is measured is processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 
@@ -15,9 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from assent.protocol.fingerprint import Fingerprint
+from bench import command
+from bench.result import Measure, Result
 
 BATCH_ROWS = 10_000
 SEED = 20_240_601
+FAIRNESS = "Nothing is compared. Processor time of this process alone."
+SIZES = (
+    command.Size("rows", 1_000_000, 20_000, "rows of each shape"),
+    command.Size("repeat", 9, 2, "runs of each"),
+)
 
 
 def binary(random: np.random.Generator, lengths: np.ndarray) -> pa.Array:
@@ -72,40 +78,28 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def seconds_per_row(shape: Shape, rows: int, repeat: int) -> float:
+def nanoseconds_per_row(shape: Shape, rows: int, repeat: int) -> list[float]:
     batch = shape(np.random.default_rng(SEED), BATCH_ROWS)
-    best = float("inf")
+    batches = -(-rows // BATCH_ROWS)
+    found = []
     for _ in range(repeat):
         fingerprint = Fingerprint()
-        start = time.process_time()
-        for _ in range(0, rows, BATCH_ROWS):
+        start = time.process_time_ns()
+        for _ in range(batches):
             fingerprint.update(batch)
-        best = min(best, time.process_time() - start)
-    return best / (-(-rows // BATCH_ROWS) * BATCH_ROWS)
+        found.append((time.process_time_ns() - start) / (batches * BATCH_ROWS))
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the fingerprint of rows.")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each shape")
-    parser.add_argument("--repeat", type=int, default=5, help="runs, of which the best counts")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    if options.rows < 1 or options.repeat < 1:
-        parser.error("--rows and --repeat must be at least 1")
-    results = {}
+def measure(options: argparse.Namespace) -> Result:
+    measures = []
     for name, shape in SHAPES.items():
         # A hundredth of the rows where a row is a hundred times as large.
         rows = options.rows // 100 if "10,000" in name else options.rows
-        seconds = seconds_per_row(shape, max(1, rows), options.repeat)
-        results[name] = {
-            "nanosecondsPerRow": round(seconds * 1e9, 1),
-            "rowsPerSecond": round(1 / seconds),
-        }
-        if not options.json:
-            print(f"{name:34}{seconds * 1e9:10.1f} ns/row{1 / seconds:16,.0f} rows/s", flush=True)
-    if options.json:
-        print(json.dumps({"bench": "fingerprint", "rows": options.rows, "results": results}))
+        samples = nanoseconds_per_row(shape, max(1, rows), options.repeat)
+        measures.append(Measure.of("per row", name, "ns", samples))
+    return Result("fingerprint", "The fingerprint of rows", FAIRNESS, {}, tuple(measures))
 
 
 if __name__ == "__main__":
-    main()
+    command.run(__doc__, SIZES, measure)

@@ -1,4 +1,4 @@
-"""What it costs to hand Arrow batches to Kafka: `python -m bench.kafka_producer [--json]`.
+"""What it costs to hand Arrow batches to Kafka: `python -m bench.kafka_producer [--quick]`.
 
 Both ways of reaching librdkafka, in one process against one real broker, interleaved and
 repeated. Processor time is that of this process alone, with all of librdkafka's threads.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import resource
-import statistics
 import time
 from dataclasses import dataclass
 
@@ -22,10 +20,24 @@ from assent.sinks.kafka_producer import TaskProducer, connect
 from assent.sinks.kafka_records import HEADERS, Records
 from assent.sinks.kafka_settings import producer_settings
 from assent.testing.kafka import KafkaCluster
+from bench import command
+from bench.broker import broker, fresh_topic
+from bench.result import Measure, Result
 
 BATCH_ROWS = 10_000
 SHAPES = ("plain", "keys", "timestamps", "headers")
 CLIENTS = ("native", "plain")
+PARTITIONS = 4
+QUANTITIES = {"rows_per_second": "rows/s", "microseconds_per_row": "µs"}
+FAIRNESS = (
+    "Both ways are Assent's own: librdkafka's batch call from the Arrow buffers (native), and "
+    "confluent-kafka's `produce` row by row (plain). Each run has a topic of its own."
+)
+SIZES = (
+    command.Size("rows", 1_000_000, 10_000, "rows of a run"),
+    command.Size("bytes", 100, 100, "bytes of a value"),
+    command.Size("repeat", 5, 1, "runs of each"),
+)
 _IDS = itertools.count()
 
 
@@ -37,11 +49,9 @@ class Run:
     shape: str
     rows_per_second: float
     microseconds_per_row: float
-    begin_milliseconds: float
-    close_milliseconds: float
 
 
-def batch(shape: str, size: int) -> Records:
+def batch(topic: str, shape: str, size: int) -> Records:
     """A batch of rows with values of that size."""
     values = pa.array([bytes(size)] * BATCH_ROWS)
     keys = None
@@ -51,14 +61,17 @@ def batch(shape: str, size: int) -> Records:
     headers = None
     if shape == "headers":
         headers = pa.array([[{"key": "trace", "value": b"0123456789"}]] * BATCH_ROWS, HEADERS)
-    return Records("rows", values, keys, timestamps=times, headers=headers)
+    return Records(topic, values, keys, timestamps=times, headers=headers)
 
 
 def run(kafka: KafkaCluster, client: str, shape: str, rows: int, size: int) -> Run:
+    with fresh_topic(kafka, PARTITIONS) as topic:
+        return _run(kafka, client, shape, rows, batch(topic, shape, size))
+
+
+def _run(kafka: KafkaCluster, client: str, shape: str, rows: int, records: Records) -> Run:
     guarantee = Guarantee.EXACTLY_ONCE
     settings = producer_settings(kafka.settings(), guarantee, f"bench-{next(_IDS)}")
-    records = batch(shape, size)
-    started = time.perf_counter()
     producer = TaskProducer(
         connect(settings, kind=client),
         guarantee,
@@ -71,14 +84,11 @@ def run(kafka: KafkaCluster, client: str, shape: str, rows: int, size: int) -> R
             producer.write(records)
         producer.finish()
         finished, after = time.perf_counter(), _processor_time()
-    closed = time.perf_counter()
     return Run(
         client,
         shape,
         rows / (finished - begun),
         (after - before) / rows * 1e6,
-        (begun - started) * 1e3,
-        (closed - finished) * 1e3,
     )
 
 
@@ -87,34 +97,27 @@ def _processor_time() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+def measure(options: argparse.Namespace) -> Result:
     runs: list[Run] = []
-    with KafkaCluster() as kafka:
-        kafka.create_topic("rows", partitions=arguments.partitions)
-        run(kafka, "native", "plain", BATCH_ROWS, arguments.size)  # warms the broker up
-        for _ in range(arguments.repeat):
-            for shape in arguments.shapes:
+    with broker() as kafka:
+        run(kafka, "native", "plain", BATCH_ROWS, options.bytes)  # warms the broker up
+        for _ in range(options.repeat):
+            for shape in SHAPES:
                 for client in CLIENTS:
-                    runs.append(run(kafka, client, shape, arguments.rows, arguments.size))
-    if arguments.json:
-        print(json.dumps([vars(one) for one in runs]))
-        return
-    print(f"{arguments.rows} rows of {arguments.size} bytes, median of {arguments.repeat}")
-    for shape in arguments.shapes:
-        for client in CLIENTS:
-            found = [one for one in runs if (one.shape, one.client) == (shape, client)]
-            speed = statistics.median(one.rows_per_second for one in found)
-            cost = statistics.median(one.microseconds_per_row for one in found)
-            print(f"{shape:12} {client:8} {speed / 1e6:6.2f}M rows/s {cost:6.2f} µs of CPU per row")
+                    runs.append(run(kafka, client, shape, options.rows, options.bytes))
+    measures = []
+    for quantity, unit in QUANTITIES.items():
+        for shape in SHAPES:
+            for client in CLIENTS:
+                samples = [
+                    float(getattr(one, quantity))
+                    for one in runs
+                    if (one.shape, one.client) == (shape, client)
+                ]
+                group = f"{shape}, {quantity.replace('_', ' ')}"
+                measures.append(Measure.of(group, client, unit, samples))
+    return Result("kafka_producer", "Arrow to librdkafka", FAIRNESS, {}, tuple(measures))
 
 
 if __name__ == "__main__":
-    main()
+    command.run(__doc__, SIZES, measure)

@@ -1,57 +1,152 @@
-"""Streaming queries side by side: the same rows into one sink after the other, in turns.
+"""Contenders side by side: the same rows into one sink after the other, in turns.
 
-All run in one Spark session with Spark's own settings. What is measured is what Spark itself
-reports of every epoch; the first epochs of a query, in which everything starts, do not count.
+Streaming queries run in one Spark session with Spark's own settings. What is measured is what
+Spark itself reports of every epoch; the first epochs of a query, in which everything starts, do
+not count. What is no query (a program, a library's own loop) is timed from outside, after a first
+time that does not count either.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from assent.ledger.ledger import FOLDER, Ledger
+from assent.ledger.local import LocalStore
+from assent.protocol.record import Decision
 from assent.testing.session import start_session
+from bench.command import say
+from bench.result import Measure
 
 WARM_UP = 2
 _POLL_SECONDS = 0.02
-_DEADLINE_SECONDS = 600.0
+_DEADLINE_SECONDS = 900.0
+# Where something is, and secrets, are no settings that a reader could learn from.
+_PLACES = ("bootstrap.servers", "topic", "url", "user", "password", "dbtable", "path", "prefix")
 
-
-@dataclass(frozen=True)
-class Variant:
-    """A sink and its settings, by a name for the table."""
-
-    name: str
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict)
+Options: TypeAlias = Mapping[str, str]
+Stage: TypeAlias = Callable[[], AbstractContextManager[Options]]
+"""Makes a fresh place to write to, gives the options that lead there, and removes it."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as Spark reports it, in milliseconds."""
+    """One epoch, in milliseconds: the whole, and its parts by name."""
 
     rows: int
     whole: float
-    parts: Mapping[str, float]
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows_per_second(self) -> float:
+        return 1000 * self.rows / self.whole
+
+
+class Contender(Protocol):
+    """What takes part in a comparison."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> Options:
+        """What it was set to, for the reader of the results."""
+
+    def run(self, epochs: int) -> list[Epoch]:
+        """So many epochs, beside those that warm it up."""
+
+
+Found: TypeAlias = tuple[Contender, list[Epoch]]
+
+
+def _nowhere() -> AbstractContextManager[Options]:
+    return nullcontext({})
+
+
+@dataclass(frozen=True)
+class Query:
+    """A streaming query: into a format, or through `save`, a function for `foreachBatch`."""
+
+    name: str
+    frame: DataFrame
+    options: Options
+    format: str = ""
+    stage: Stage = _nowhere
+    save: Callable[[DataFrame, Options], None] | None = None
+
+    @property
+    def settings(self) -> Options:
+        return shown(self.options)
+
+    def run(self, epochs: int) -> list[Epoch]:
+        folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
+        try:
+            with self.stage() as place:
+                return self._run(epochs, folder / "checkpoint", {**self.options, **place})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, epochs: int, checkpoint: Path, options: Options) -> list[Epoch]:
+        writer = self.frame.writeStream.option("checkpointLocation", str(checkpoint))
+        save = self.save
+        if save is None:
+            writer = writer.format(self.format).options(**options)
+        else:
+            writer = writer.foreachBatch(lambda batch, epoch: save(batch, options))
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            deadline = time.monotonic() + _DEADLINE_SECONDS
+            while query.isActive and _newest(query.lastProgress) < WARM_UP + epochs:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.name}: {epochs} epochs in {_DEADLINE_SECONDS:g} s")
+                time.sleep(_POLL_SECONDS)
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+            progress = list(query.recentProgress)
+        finally:
+            query.stop()
+        steps = _steps(checkpoint)
+        found = [_epoch(one, steps.get(one["batchId"], {})) for one in progress]
+        return [epoch for epoch in found if epoch.rows][WARM_UP : WARM_UP + epochs]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Something that is no query. `once` writes everything once and returns the rows."""
+
+    name: str
+    settings: Options
+    once: Callable[[], int]
+    prepare: Callable[[], None] = lambda: None
+
+    def run(self, epochs: int) -> list[Epoch]:
+        return [self._time() for _ in range(epochs + 1)][1:]
+
+    def _time(self) -> Epoch:
+        self.prepare()
+        started = time.perf_counter()
+        rows = self.once()
+        return Epoch(rows, 1000 * (time.perf_counter() - started))
 
 
 @contextmanager
-def session(tasks: int, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSession]:
     """A session as a user would have it: nothing is tuned for the tests."""
     plain = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.driver.extraJavaOptions": "",
         "spark.executor.extraJavaOptions": "",
         "spark.driver.memory": "2g",
-        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
         **(settings or {}),
     }
     started = start_session(f"local[{tasks}]", "bench", plain)
@@ -61,91 +156,76 @@ def session(tasks: int, settings: Mapping[str, str] | None = None) -> Iterator[S
         started.stop()
 
 
-def generated(spark: SparkSession, rows: int, tasks: int, value: str) -> DataFrame:
-    """Epochs of so many rows, made in the JVM; `value` is an expression over the column `value`."""
+def generated(spark: SparkSession, rows: int, tasks: int, *columns: str) -> DataFrame:
+    """Epochs of so many rows, made in the JVM; columns over `value`, a number, and `timestamp`."""
     return (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", rows)
         .option("numPartitions", tasks)
         .load()
-        .selectExpr(value)
+        .selectExpr(*columns)
     )
 
 
-def run(frame: DataFrame, variant: Variant, epochs: int) -> list[Epoch]:
-    """A query of so many epochs beside the first ones."""
-    folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
-    try:
-        query = (
-            frame.writeStream.format(variant.format)
-            .options(**variant.options)
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while query.isActive and _newest(query.lastProgress) < WARM_UP + epochs:
-            assert time.monotonic() < deadline, f"{variant.name} is too slow"
-            time.sleep(_POLL_SECONDS)
-        failure = query.exception()
-        if failure is not None:
-            raise failure
-        found = [_epoch(progress) for progress in query.recentProgress]
-        query.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return [epoch for epoch in found if epoch.rows][WARM_UP : WARM_UP + epochs]
-
-
-def in_turns(
-    frame: DataFrame, variants: Sequence[Variant], epochs: int, rounds: int
-) -> dict[str, list[Epoch]]:
-    """Every variant in every round; each round begins with another one."""
-    found: dict[str, list[Epoch]] = {variant.name: [] for variant in variants}
+def in_turns(contenders: Sequence[Contender], epochs: int, rounds: int) -> list[Found]:
+    """Every contender in every round; each round begins with another one."""
+    found: list[Found] = [(contender, []) for contender in contenders]
     for turn in range(rounds):
-        for step in range(len(variants)):
-            variant = variants[(turn + step) % len(variants)]
-            found[variant.name] += run(frame, variant, epochs)
+        for step in range(len(contenders)):
+            contender, taken = found[(turn + step) % len(contenders)]
+            say(f"  round {turn + 1} of {rounds}: {contender.name}")
+            taken += contender.run(epochs)
     return found
 
 
-def rates(found: Mapping[str, list[Epoch]], base: str) -> dict[str, dict[str, float]]:
-    """Rows per second of each variant: median, quartiles, and the ratio to one of them."""
-    speeds = {
-        name: [1000 * one.rows / one.whole for one in epochs] for name, epochs in found.items()
-    }
-    middle = statistics.median(speeds[base])
+def rates(group: str, found: Sequence[Found]) -> list[Measure]:
+    """Rows per second of every contender."""
+    return [
+        Measure.of(
+            group,
+            contender.name,
+            "rows/s",
+            [epoch.rows_per_second for epoch in epochs],
+            contender.settings,
+        )
+        for contender, epochs in found
+    ]
+
+
+def shown(options: Options) -> dict[str, str]:
+    """Of the options those that are settings."""
     return {
-        name: {
-            "rowsPerSecond": round(statistics.median(values)),
-            "lowerQuartile": round(statistics.quantiles(values, n=4)[0]),
-            "upperQuartile": round(statistics.quantiles(values, n=4)[2]),
-            "ratio": round(statistics.median(values) / middle, 3),
-        }
-        for name, values in speeds.items()
+        name: value
+        for name, value in options.items()
+        if not any(name.lower().endswith(place) for place in _PLACES)
     }
-
-
-def latencies(found: Mapping[str, list[Epoch]], base: str) -> dict[str, dict[str, float]]:
-    """Milliseconds of whole epochs: p50 and p99, and what lies above one of them."""
-    times = {name: sorted(one.whole for one in epochs) for name, epochs in found.items()}
-    result = {}
-    for name, values in times.items():
-        p50, p99 = statistics.median(values), values[int(0.99 * (len(values) - 1))]
-        result[name] = {
-            "p50": p50,
-            "p99": p99,
-            "p50Above": p50 - statistics.median(times[base]),
-            "p99Above": p99 - times[base][int(0.99 * (len(times[base]) - 1))],
-            "addBatch": statistics.median(one.parts.get("addBatch", 0) for one in found[name]),
-        }
-    return result
 
 
 def _newest(progress: Any) -> int:
     return -1 if progress is None else int(progress["batchId"])
 
 
-def _epoch(progress: Any) -> Epoch:
+def _epoch(progress: Any, steps: Mapping[str, float]) -> Epoch:
     parts = {name: float(value) for name, value in progress["durationMs"].items()}
-    return Epoch(int(progress["numInputRows"]), parts["triggerExecution"], parts)
+    return Epoch(int(progress["numInputRows"]), parts["triggerExecution"], {**parts, **steps})
+
+
+def _steps(checkpoint: Path) -> dict[int, dict[str, float]]:
+    """Milliseconds of Assent's own steps, by epoch, as its ledger keeps them; of the newest."""
+    if not (checkpoint / FOLDER).is_dir():
+        return {}
+    ledger = Ledger(LocalStore(str(checkpoint / FOLDER)))
+    steps: dict[int, dict[str, float]] = {}
+    for record in map(ledger.read, ledger.record_keys()):
+        if not isinstance(record, Decision):
+            continue
+        statistics: Any = record.statistics
+        steps.setdefault(record.epoch, {}).update(_milliseconds(statistics["seconds"]))
+        previous = dict(statistics["previous"])
+        if previous:
+            steps.setdefault(previous.pop("epoch"), {}).update(_milliseconds(previous))
+    return steps
+
+
+def _milliseconds(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {f"assent {step}": 1000 * value for step, value in seconds.items()}

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -41,10 +41,9 @@ KAFKA_BEFORE = "3.9.2"
 _START_SECONDS = 90.0
 _ANSWER_SECONDS = 5.0
 _STARTS = 3
-_JAVA_OPTIONS = (
-    "-Xms128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
+# Quick to start.
+_JAVA_OPTIONS = ("-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LOG_OPTIONS = (
     "-XX:-UsePerfData",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
@@ -130,6 +129,7 @@ class KafkaCluster:
     `transaction.version`. `listener` adds a listener with TLS or SASL, or both, which `settings`
     then speaks of; brokers and tests reach each other over a plain one besides. `proxied` puts a
     proxy before each broker; whoever comes by `proxied_servers` goes through them, others do not.
+    `java_options` replace those with which a broker starts quickly and runs slowly.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class KafkaCluster:
         features: Mapping[str, int] | None = None,
         heap: str = "512m",
         proxied: bool = False,
+        java_options: Sequence[str] = _JAVA_OPTIONS,
     ) -> None:
         if proxied and listener is not None:
             raise ValueError("a cluster has either a listener of its own or proxies")
@@ -148,7 +149,7 @@ class KafkaCluster:
         self.proxies: list[Proxy] = []
         self._proxied = proxied
         self.listener = listener
-        self._heap = heap
+        self._java_options = (f"-Xmx{heap}", *java_options, *_LOG_OPTIONS)
         self._count = brokers
         self._properties = dict(properties or {})
         self._features = dict(features or {})
@@ -256,7 +257,7 @@ class KafkaCluster:
     def java_command(self, main: str, *arguments: str) -> list[str]:
         """How to run a class out of the broker's jars."""
         path = os.pathsep.join(map(str, self._jars))
-        return [java(), f"-Xmx{self._heap}", *_JAVA_OPTIONS, "-cp", path, main, *arguments]
+        return [java(), *self._java_options, "-cp", path, main, *arguments]
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="assent-kafka-"))

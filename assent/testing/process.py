@@ -75,7 +75,8 @@ class DriverProcess:
     whatever is left and removes the run's temporary files, those of Spark and Java included.
     (Only a signal that ends the test process itself, other than Ctrl-C, leaves the driver running.)
 
-    `folder` is where the output is kept and, if crash points are given, their markers.
+    `folder` is where the output is kept and, if crash points are given, their markers; `python` is
+    another interpreter than this one.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class DriverProcess:
         *,
         crash: CrashPoint | Sequence[CrashPoint] | None = None,
         environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise DriverFailure(f"drivers can be run and killed on Linux only, not {sys.platform}")
@@ -97,7 +99,7 @@ class DriverProcess:
         self._scratch = Path(tempfile.mkdtemp(prefix="assent-run-", dir=folder))
         with self.output.open("wb") as output:
             self._root = subprocess.Popen(
-                [sys.executable, *arguments],
+                [python, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

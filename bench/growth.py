@@ -1,10 +1,11 @@
-"""What the ledger costs as a query grows old: `python -m bench.ledger [--json]`.
+"""What an epoch costs as a query grows old, and as it grows wide: `python -m bench.growth`.
 
 Real coordinator, real disk with every flush, and a sink that costs nothing. Two things are
 measured on ledgers of different age: a start (a new process opens the ledger, closes the term of
 the run before, takes its own and plans), and one epoch (plan, one task with one row, decide,
-commit, complete). Ages take turns, so that whatever else the machine does hits all of them; what
-is printed is the median, the spread between the quartiles, and the ratio to a fresh ledger.
+commit, complete). Of epochs with many tasks, what is measured is the coordinator's part: the tasks
+themselves run elsewhere, and in parallel. All take turns, so that whatever else the machine does
+hits all of them.
 
 The histories are written by the ledger itself, decision by decision and pruned as in a run, but
 without flushing: only what is left on the disk in the end matters here.
@@ -13,9 +14,7 @@ without flushing: only what is left on the disk in the end matters here.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,10 +33,23 @@ from assent.protocol.participant import Participant
 from assent.protocol.policy import Policy
 from assent.protocol.record import Author, Decision, RecordKey
 from assent.testing.memory import MemoryCheckpoint, MemoryServer, MemorySink
+from bench import command, target
+from bench.result import Measure, Result, ratio
+from bench.target import Outcome
 
-Summary = dict[str, float]
-AGES = (0, 10, 1_000, 100_000)
+START, EPOCH, WIDE = "a start", "an epoch", "an epoch's coordinator"
+YOUNG, OLD = 10, 100_000
 RESTARTS = 100
+SIZES = (
+    command.Size("ages", (0, YOUNG, 1_000, OLD), (0, YOUNG, 300), "epochs of the histories"),
+    command.Size("tasks", (1, 10, 100), (1, 10, 100), "tasks of an epoch"),
+    command.Size("rounds", 200, 5, "how often each is measured"),
+)
+FAIRNESS = (
+    "A ledger on the local disk, with every flush; the sink is a table in memory. Histories are "
+    "written by the ledger itself and pruned as in a run. All ages, and all numbers of tasks, take "
+    "turns; the first turn does not count."
+)
 TARGET = "bench"
 BATCH = pa.record_batch({"value": pa.array([1])})
 
@@ -115,8 +127,8 @@ class Aged:
             shutil.rmtree(self.folder)
         return seconds
 
-    def epoch_timer(self) -> Callable[[], float]:
-        """A running query, of which each call times one epoch more."""
+    def epoch_timer(self, tasks: int = 1, *, alone: bool = False) -> Callable[[], float]:
+        """A running query, of which each call times one epoch more; `alone` without its tasks."""
         coordinator, epoch = self.coordinator(), self.epochs
         self._fix(epoch)
         coordinator.plan()
@@ -127,9 +139,16 @@ class Aged:
             self.server.transactions.clear()  # the sink's own history is not what is measured
             started = time.perf_counter()
             assignment = coordinator.plan()
-            vote = Participant(coordinator.sinks, assignment).vote(epoch, 0, 0, iter([BATCH]))
-            coordinator.commit([vote], epoch)
+            voting = time.perf_counter()
+            votes = [
+                Participant(coordinator.sinks, assignment).vote(epoch, task, 0, iter([BATCH]))
+                for task in range(tasks)
+            ]
+            voted = time.perf_counter()
+            coordinator.commit(votes, epoch)
             seconds = time.perf_counter() - started
+            if alone:
+                seconds -= voted - voting
             self.checkpoint.committed = {epoch}
             epoch += 1
             return seconds
@@ -137,8 +156,37 @@ class Aged:
         return run
 
 
-def measure(timers: list[Callable[[], float]], rounds: int) -> list[list[float]]:
-    """All timers in turn, each round beginning with another one; the first round is thrown away."""
+def measure(options: argparse.Namespace) -> Result:
+    with tempfile.TemporaryDirectory(prefix="assent-bench-") as folder:
+        ages = [Aged(Path(folder, str(age)), age) for age in options.ages]
+        ages.append(Aged(Path(folder, "restarts"), 1_000, RESTARTS))
+        with without_flushing():
+            for aged in ages:
+                command.say(f"  a history of {aged.name}")
+                aged.build()
+        names = [aged.name for aged in ages]
+        measures = [
+            *_in_turns(START, names, [aged.time_start for aged in ages], options.rounds),
+            *_in_turns(EPOCH, names, [aged.epoch_timer() for aged in ages], options.rounds),
+        ]
+        wide = [Aged(Path(folder, f"wide-{tasks}"), 0) for tasks in options.tasks]
+        timers = [
+            aged.epoch_timer(tasks, alone=True)
+            for aged, tasks in zip(wide, options.tasks, strict=True)
+        ]
+        named = [f"{tasks} tasks" for tasks in options.tasks]
+        measures += _in_turns(WIDE, named, timers, options.rounds)
+    outcomes = []
+    if {YOUNG, OLD} <= set(options.ages):
+        value = ratio(measures, EPOCH, f"{OLD:,} epochs", f"{YOUNG:,} epochs")
+        outcomes.append(Outcome(target.GROWTH, value))
+    return Result("growth", "Growth", FAIRNESS, {}, tuple(measures), tuple(outcomes))
+
+
+def _in_turns(
+    group: str, names: list[str], timers: list[Callable[[], float]], rounds: int
+) -> list[Measure]:
+    """All timers in turn, each round beginning with another one; the first does not count."""
     seconds: list[list[float]] = [[] for _ in timers]
     for turn in range(rounds + 1):
         for step in range(len(timers)):
@@ -146,57 +194,11 @@ def measure(timers: list[Callable[[], float]], rounds: int) -> list[list[float]]
             taken = timers[place]()
             if turn:
                 seconds[place].append(taken)
-    return seconds
-
-
-def summary(seconds: list[float], fresh: list[float]) -> Summary:
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return {
-        "milliseconds": round(middle * 1e3, 3),
-        "lowerQuartile": round(low * 1e3, 3),
-        "upperQuartile": round(high * 1e3, 3),
-        "ratioToFresh": round(middle / statistics.median(fresh), 3),
-    }
-
-
-def run(rounds: int) -> dict[str, dict[str, Summary]]:
-    """All measurements: of a start, and of an epoch, by age."""
-    with tempfile.TemporaryDirectory(prefix="assent-bench-") as folder:
-        ages = [Aged(Path(folder, str(age)), age) for age in AGES]
-        ages.append(Aged(Path(folder, "restarts"), 1_000, RESTARTS))
-        with without_flushing():
-            for aged in ages:
-                aged.build()
-        starts = measure([aged.time_start for aged in ages], rounds)
-        epochs = measure([aged.epoch_timer() for aged in ages], rounds)
-        return {
-            what: {
-                aged.name: summary(seconds, taken[0])
-                for aged, seconds in zip(ages, taken, strict=True)
-            }
-            for what, taken in (("start", starts), ("epoch", epochs))
-        }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the ledger of old and young queries.")
-    parser.add_argument("--rounds", type=int, default=30, help="how often each is measured")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error("--rounds must be at least 2")
-    results = run(options.rounds)
-    if options.json:
-        print(json.dumps({"bench": "ledger", "rounds": options.rounds, "results": results}))
-        return
-    for what, by_age in results.items():
-        for age, found in by_age.items():
-            print(
-                f"{what:8}{age:30}{found['milliseconds']:9.2f} ms "
-                f"({found['lowerQuartile']:.2f} to {found['upperQuartile']:.2f})"
-                f"{found['ratioToFresh']:8.2f} x fresh"
-            )
+    return [
+        Measure.of(group, name, "ms", [1000 * second for second in taken])
+        for name, taken in zip(names, seconds, strict=True)
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    command.run(__doc__, SIZES, measure)

@@ -1,0 +1,52 @@
+"""Kafka, large epochs: `python -m bench.kafka_large [--quick]`.
+
+Rows per second of whole epochs, as Spark reports them, for rows of 100 bytes and of 1 KB: Spark's
+built-in sink with its defaults and with equal settings, and Assent's three guarantees.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from assent.testing.spark_kafka import connector_jars
+from bench import command, target
+from bench.broker import broker
+from bench.kafka_sink import BUILT_IN, EQUAL, EXACTLY_ONCE, FAIRNESS, TASKS, contenders
+from bench.query import generated, in_turns, rates, session
+from bench.result import Result, ratio
+from bench.target import Outcome
+
+SIZES = (
+    command.Size("rows", 1_000_000, 20_000, "rows of an epoch"),
+    command.Size("bytes", (100, 1000), (100,), "bytes of a value"),
+    command.Size("epochs", 4, 1, "epochs of a query, beside the first ones"),
+    command.Size("rounds", 5, 1, "how often each contender has its turn"),
+)
+
+
+def measure(options: argparse.Namespace) -> Result:
+    jars = ",".join(map(str, connector_jars()))
+    measures, outcomes = [], []
+    with broker() as kafka, session(TASKS, {"spark.jars": jars}) as spark:
+        for size in options.bytes:
+            group = f"{size} B"
+            frame = generated(
+                spark, options.rows, TASKS, f"rpad(string(value), {size}, 'x') AS value"
+            )
+            found = in_turns(contenders(kafka, frame), options.epochs, options.rounds)
+            measures += rates(group, found)
+            for goal, base in ((target.KAFKA_EQUAL, EQUAL), (target.KAFKA_DEFAULTS, BUILT_IN)):
+                value = ratio(measures, group, EXACTLY_ONCE, base)
+                outcomes.append(Outcome(goal, value, group))
+    return Result(
+        "kafka_large",
+        "Kafka, large epochs",
+        FAIRNESS,
+        {},
+        tuple(measures),
+        tuple(outcomes),
+    )
+
+
+if __name__ == "__main__":
+    command.run(__doc__, SIZES, measure)

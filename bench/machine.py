@@ -1,0 +1,80 @@
+"""Where and with what was measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from assent.testing.jars import java
+from assent.testing.kafka import KAFKA
+from assent.testing.postgres import POSTGRES
+
+_PACKAGES = (
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "confluent-kafka",
+    "adbc-driver-postgresql",
+    "psycopg",
+    "pymysql",
+    "redis",
+)
+_PROGRAMS = {
+    "psql": ("psql", "--version"),
+    "MariaDB": ("/usr/sbin/mariadbd", "--version"),
+    "Redis": ("redis-server", "--version"),
+}
+
+
+def machine() -> dict[str, str]:
+    """Processor, memory, system. No name or address of it."""
+    memory = re.search(r"MemTotal:\s+(\d+)", _text("/proc/meminfo"))
+    processor = re.search(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processor": processor[1] if processor else platform.processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "unknown",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of all that takes part; Flink's and Quix Streams' are with their results."""
+    found = {"assent": _commit(), "Python": platform.python_version()}
+    found["Java"] = _version(java(), "-version")
+    found |= {"Kafka": KAFKA, "PostgreSQL": str(POSTGRES)}
+    for package in _PACKAGES:
+        found[package] = importlib.metadata.version(package)
+    for name, command in _PROGRAMS.items():
+        if shutil.which(command[0]):
+            found[name] = _version(*command)
+    return found
+
+
+def _commit() -> str:
+    version = importlib.metadata.version("assent")
+    done = _output("git", "describe", "--always", "--dirty")
+    return f"{version} ({done.strip()})" if done else version
+
+
+def _version(*command: str) -> str:
+    number = re.search(r"\d+(\.\d+)+", _output(*command))
+    return number[0] if number else "unknown"
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    return done.stdout + done.stderr if done.returncode == 0 else ""
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""

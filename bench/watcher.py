@@ -1,0 +1,82 @@
+"""Watches from outside how a topic grows, as a reader of committed records sees it.
+
+So all engines are measured by the same clock and the same rule, whatever they report of themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+_POLL_SECONDS = 0.02
+_ANSWER_SECONDS = 30.0
+_READ_AT_ONCE = 10_000
+WARM_UP = 0.2
+"""The part of the records that does not count: engines start, and Java warms up."""
+
+
+@dataclass
+class Watcher:
+    """The committed end of a topic over time."""
+
+    servers: str
+    topic: str
+    partitions: int
+    curve: list[tuple[float, int]] = field(default_factory=list)
+
+    def wait(self, rows: int, seconds: float, check: Callable[[], None]) -> None:
+        """Until so many records are there; `check` raises if whoever writes them has failed."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        deadline = time.monotonic() + seconds
+        while True:
+            self.curve.append((time.monotonic(), self._end(admin)))
+            if self.curve[-1][1] >= rows:
+                return
+            check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.curve[-1][1]} of {rows} rows after {seconds:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def rows_per_second(self, rows: int) -> float:
+        """From the first commit past the warm-up to the last."""
+        first = next(point for point in self.curve if point[1] >= WARM_UP * rows)
+        last = self.curve[-1]
+        if last[0] == first[0]:  # all at once: nothing but the whole can be told
+            first = next(point for point in reversed(self.curve) if point[1] < rows)
+        return (last[1] - first[1]) / (last[0] - first[0])
+
+    def count(self) -> int:
+        """The records, read one by one. Offsets also count the markers of transactions."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "bench",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        found, ended = 0, 0
+        try:
+            consumer.assign([TopicPartition(self.topic, n, 0) for n in range(self.partitions)])
+            while ended < self.partitions:
+                messages = consumer.consume(_READ_AT_ONCE, _ANSWER_SECONDS)
+                if not messages:
+                    raise TimeoutError(f"reading {self.topic} stopped after {found} rows")
+                ends = sum(message.error() is not None for message in messages)
+                ended += ends
+                found += len(messages) - ends
+        finally:
+            consumer.close()
+        return found
+
+    def _end(self, admin: AdminClient) -> int:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(self.topic, number): latest for number in range(self.partitions)}
+        answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        return sum(int(answer.result(_ANSWER_SECONDS).offset) for answer in answers.values())
