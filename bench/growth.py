@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> Result:
             aged.epoch_timer(tasks, alone=True)
             for aged, tasks in zip(wide, options.tasks, strict=True)
         ]
-        named = [f"{tasks} tasks" for tasks in options.tasks]
+        named = ["1 task" if tasks == 1 else f"{tasks} tasks" for tasks in options.tasks]
         measures += _in_turns(WIDE, named, timers, options.rounds)
     outcomes = []
     if {YOUNG, OLD} <= set(options.ages):

@@ -28,12 +28,13 @@ SIZES = (
     command.Size("rows", 1000, 1000, "rows of an epoch"),
     command.Size("epochs", 3000, 20, "epochs of the run"),
     command.Size("every", 0.5, 0.1, "seconds between two samples"),
+    command.Size("contenders", (BUILT_IN, EXACTLY_ONCE), (EXACTLY_ONCE,), "those that take part"),
 )
 
 
 def measure(options: argparse.Namespace) -> Result:
     measures: list[Measure] = []
-    for name in (BUILT_IN, EXACTLY_ONCE):
+    for name in options.contenders:
         command.say(f"  {name}")
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
             watched = process.submit(watch, name, options.rows, options.epochs, options.every)
@@ -43,8 +44,12 @@ def measure(options: argparse.Namespace) -> Result:
 
 def watch(name: str, rows: int, epochs: int, every: float) -> dict[str, list[float]]:
     """Run one contender; the samples of its processes, in MiB."""
-    jars = ",".join(map(str, connector_jars()))
-    with broker() as kafka, session(TASKS, {"spark.jars": jars}) as spark:
+    settings = {
+        "spark.jars": ",".join(map(str, connector_jars())),
+        # Reports of epochs that pile up are not what is measured.
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
+    }
+    with broker() as kafka, session(TASKS, settings) as spark:
         frame = generated(spark, rows, TASKS, "rpad(string(value), 100, 'x') AS value")
         [query] = [one for one in contenders(kafka, frame) if one.name == name]
         with ResidentWatch(every) as resident:

@@ -103,10 +103,10 @@ class Query:
             writer = writer.foreachBatch(lambda batch, epoch: save(batch, options))
         query = writer.trigger(processingTime="0 seconds").start()
         try:
-            deadline = time.monotonic() + _DEADLINE_SECONDS
+            deadline = time.monotonic() + _DEADLINE_SECONDS + epochs
             while query.isActive and _newest(query.lastProgress) < WARM_UP + epochs:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.name}: {epochs} epochs in {_DEADLINE_SECONDS:g} s")
+                    raise TimeoutError(f"{self.name} is too slow for {epochs} epochs")
                 time.sleep(_POLL_SECONDS)
             failure = query.exception()
             if failure is not None:
