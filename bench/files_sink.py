@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> Result:
             )
             for guarantee in ("exactly_once", "at_least_once", "none")
         ]
-        found = in_turns(contenders, options.epochs, options.rounds)
+        found = in_turns(contenders, options.epochs, options.rounds, quick=options.quick)
     measures = tuple(rates(GROUP, found))
     outcome = Outcome(target.FILES, ratio(measures, GROUP, EXACTLY_ONCE, BUILT_IN))
     return Result("files_sink", "Files", FAIRNESS, {}, measures, (outcome,))

@@ -33,7 +33,9 @@ def measure(options: argparse.Namespace) -> Result:
             frame = generated(
                 spark, options.rows, TASKS, f"rpad(string(value), {size}, 'x') AS value"
             )
-            found = in_turns(contenders(kafka, frame), options.epochs, options.rounds)
+            found = in_turns(
+                contenders(kafka, frame), options.epochs, options.rounds, quick=options.quick
+            )
             measures += rates(group, found)
             for goal, base in ((target.KAFKA_EQUAL, EQUAL), (target.KAFKA_DEFAULTS, BUILT_IN)):
                 value = ratio(measures, group, EXACTLY_ONCE, base)

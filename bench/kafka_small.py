@@ -48,7 +48,9 @@ def measure(options: argparse.Namespace) -> Result:
     with broker() as kafka, session(TASKS, {"spark.jars": jars}) as spark:
         value = f"rpad(string(value), {options.bytes}, 'x') AS value"
         frame = generated(spark, options.rows, TASKS, value)
-        found = in_turns(contenders(kafka, frame), options.epochs, options.rounds)
+        found = in_turns(
+            contenders(kafka, frame), options.epochs, options.rounds, quick=options.quick
+        )
     measures = latencies(found)
     mine = find(measures, WHOLE, EXACTLY_ONCE)
     others = [find(measures, WHOLE, name) for name in (BUILT_IN, EQUAL)]

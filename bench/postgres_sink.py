@@ -98,6 +98,7 @@ def measure(options: argparse.Namespace) -> Result:
             [built_in, assent(TASKS, "exactly_once"), assent(TASKS, "at_least_once")],
             options.epochs,
             options.rounds,
+            quick=options.quick,
         )
         alone: list[Contender] = [assent(1, "exactly_once")]
         notes = []
@@ -107,7 +108,7 @@ def measure(options: argparse.Namespace) -> Result:
             ]
         else:
             notes.append("psql's \\copy is left out: there is no psql on the PATH")
-        one = in_turns(alone, options.epochs, options.rounds)
+        one = in_turns(alone, options.epochs, options.rounds, quick=options.quick)
     measures = [*rates(TWO, two), *rates(ONE, one)]
     outcomes = [Outcome(target.POSTGRES_JDBC, ratio(measures, TWO, EXACTLY_ONCE, JDBC))]
     if not notes:

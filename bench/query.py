@@ -2,8 +2,8 @@
 
 Streaming queries run in one Spark session with Spark's own settings. What is measured is what
 Spark itself reports of every epoch; the first epochs of a query, in which everything starts, do
-not count. What is no query (a program, a library's own loop) is timed from outside, after a first
-time that does not count either.
+not count. What is no query (a program, a library's own loop) is timed from outside, after as many
+times that do not count either.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Contender(Protocol):
     def settings(self) -> Options:
         """What it was set to, for the reader of the results."""
 
-    def run(self, epochs: int) -> list[Epoch]:
-        """So many epochs, beside those that warm it up."""
+    def run(self, epochs: int, warm_up: int) -> list[Epoch]:
+        """So many epochs, after those that warm it up."""
 
 
 Found: TypeAlias = tuple[Contender, list[Epoch]]
@@ -86,11 +86,12 @@ class Query:
     def settings(self) -> Options:
         return shown(self.options)
 
-    def run(self, epochs: int) -> list[Epoch]:
+    def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:
         folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
         try:
             with self.stage() as place:
-                return self._run(epochs, folder / "checkpoint", {**self.options, **place})
+                options = {**self.options, **place}
+                return self._run(warm_up + epochs, folder / "checkpoint", options)[warm_up:]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -104,7 +105,7 @@ class Query:
         query = writer.trigger(processingTime="0 seconds").start()
         try:
             deadline = time.monotonic() + _DEADLINE_SECONDS + epochs
-            while query.isActive and _newest(query.lastProgress) < WARM_UP + epochs:
+            while query.isActive and _newest(query.lastProgress) < epochs - 1:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{self.name} is too slow for {epochs} epochs")
                 time.sleep(_POLL_SECONDS)
@@ -116,7 +117,7 @@ class Query:
             query.stop()
         steps = _steps(checkpoint)
         found = [_epoch(one, steps.get(one["batchId"], {})) for one in progress]
-        return [epoch for epoch in found if epoch.rows][WARM_UP : WARM_UP + epochs]
+        return [epoch for epoch in found if epoch.rows][:epochs]
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class Program:
     once: Callable[[], int]
     prepare: Callable[[], None] = lambda: None
 
-    def run(self, epochs: int) -> list[Epoch]:
-        return [self._time() for _ in range(epochs + 1)][1:]
+    def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:
+        return [self._time() for _ in range(warm_up + epochs)][warm_up:]
 
     def _time(self) -> Epoch:
         self.prepare()
@@ -150,6 +151,9 @@ def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSessio
         **(settings or {}),
     }
     started = start_session(f"local[{tasks}]", "bench", plain)
+    # Queries are stopped in the midst of an epoch, of which Spark would tell at length. Those that
+    # fail raise what happened to them.
+    started.sparkContext.setLogLevel("OFF")
     try:
         yield started
     finally:
@@ -167,14 +171,24 @@ def generated(spark: SparkSession, rows: int, tasks: int, *columns: str) -> Data
     )
 
 
-def in_turns(contenders: Sequence[Contender], epochs: int, rounds: int) -> list[Found]:
-    """Every contender in every round; each round begins with another one."""
+def in_turns(
+    contenders: Sequence[Contender], epochs: int, rounds: int, *, quick: bool
+) -> list[Found]:
+    """Every contender in every round; each round begins with another one.
+
+    A round before them does not count: Java compiles what it has seen often, and whoever came
+    first would pay for that. A quick run, which measures nothing, does without any warm-up.
+    """
+    if not quick:
+        for contender in contenders:
+            say(f"  warm-up: {contender.name}")
+            contender.run(1, WARM_UP)
     found: list[Found] = [(contender, []) for contender in contenders]
     for turn in range(rounds):
         for step in range(len(contenders)):
             contender, taken = found[(turn + step) % len(contenders)]
             say(f"  round {turn + 1} of {rounds}: {contender.name}")
-            taken += contender.run(epochs)
+            taken += contender.run(epochs, 0 if quick else WARM_UP)
     return found
 
 

@@ -70,7 +70,7 @@ def measure(options: argparse.Namespace) -> Result:
             )
             for guarantee in ("exactly_once", "at_least_once")
         ]
-        found = in_turns(contenders, options.epochs, options.rounds)
+        found = in_turns(contenders, options.epochs, options.rounds, quick=options.quick)
     return Result("redis_sink", "Redis", FAIRNESS, {}, tuple(rates(GROUP, found)))
 
 
