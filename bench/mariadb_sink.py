@@ -38,7 +38,7 @@ _SERVER = {
     "innodb-log-file-size": "2G",
     "max-allowed-packet": "64M",
 }
-_COLUMNS = "id bigint, customer varchar(32), price double, paid boolean, created datetime(6)"
+_COLUMNS = "id bigint, customer varchar(32), price double, paid boolean, created timestamp(6) NULL"
 # Spark quotes names as MySQL wants it only where the URL says mysql.
 _DRIVERS = {
     "Spark JDBC, MariaDB's driver": (

@@ -51,7 +51,7 @@ _COLUMNS = (
 )
 _ROWS = (
     "SELECT value AS id, 'customer-' || value % 1000000 AS customer, value * 0.25::float8 AS price,"
-    " value % 2 = 0 AS paid, now() AS created FROM generate_series(0, {last}) AS value"
+    " value % 2 = 0 AS paid, now() AS created FROM generate_series(0::bigint, {last}) AS value"
 )
 
 
