@@ -58,9 +58,9 @@ FAIRNESS = (
     "processes. Spark's built-in sink is at-least-once; the others are exactly-once."
 )
 SIZES = (
-    command.Size("rows", 10_000_000, 40_000, "records to copy"),
+    command.Size("rows", 10_000_000, 20_000, "records to copy"),
     command.Size("bytes", 100, 100, "bytes of a value"),
-    command.Size("epoch", 1_000_000, 8_000, "records of a Spark epoch"),
+    command.Size("epoch", 1_000_000, 5_000, "records of a Spark epoch"),
     command.Size("interval", 2.0, 0.5, "seconds between the commits of Flink and Quix Streams"),
     command.Size("rounds", 3, 1, "how often each engine has its turn"),
     command.Size("engines", ENGINES, ("assent", "spark"), "those that take part"),

@@ -16,6 +16,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 30.0
 _READ_AT_ONCE = 10_000
+_READ_SECONDS = 0.2
 WARM_UP = 0.2
 """The part of the records that does not count: engines start, and Java warms up."""
 
@@ -62,11 +63,15 @@ class Watcher:
             }
         )
         found, ended = 0, 0
+        deadline = time.monotonic() + _ANSWER_SECONDS
         try:
             consumer.assign([TopicPartition(self.topic, n, 0) for n in range(self.partitions)])
             while ended < self.partitions:
-                messages = consumer.consume(_READ_AT_ONCE, _ANSWER_SECONDS)
-                if not messages:
+                # It waits for as many as are asked for, up to the time given.
+                messages = consumer.consume(_READ_AT_ONCE, _READ_SECONDS)
+                if messages:
+                    deadline = time.monotonic() + _ANSWER_SECONDS
+                elif time.monotonic() > deadline:
                     raise TimeoutError(f"reading {self.topic} stopped after {found} rows")
                 ends = sum(message.error() is not None for message in messages)
                 ended += ends
