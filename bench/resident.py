@@ -69,12 +69,13 @@ def _family(process: int) -> list[int]:
 def _kind(process: int) -> str:
     if process == os.getpid():
         return DRIVER
-    command = _read(f"/proc/{process}/cmdline")
+    command = _read(f"/proc/{process}/cmdline").split("\0")
     if "org.apache.spark.deploy.SparkSubmit" in command:
         return JVM
-    if "pyspark.daemon" in command:
+    if "pyspark.worker" in command:
         return TASKS
-    return PLANNING if "pyspark" in command else "others"
+    # Every other kind of work has a module and processes of its own.
+    return PLANNING if any(part.startswith("pyspark.") for part in command) else "others"
 
 
 def _resident(process: int) -> float:
