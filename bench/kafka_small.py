@@ -22,7 +22,7 @@ WHOLE = "whole trigger"
 SIZES = (
     command.Size("rows", 1000, 1000, "rows of an epoch"),
     command.Size("bytes", 100, 100, "bytes of a value"),
-    command.Size("epochs", 100, 5, "epochs of a query, beside the first ones"),
+    command.Size("epochs", 100, 4, "epochs of a query, beside the first ones"),
     command.Size("rounds", 5, 1, "how often each contender has its turn"),
 )
 

@@ -21,14 +21,16 @@ GROUP = "two tasks"
 TABLE = "orders"
 FAIRNESS = (
     "The same server for all, with InnoDB flushing its log at every commit and to the disk; the "
-    "table has no index and is emptied before every run. Spark's JDBC writer has batches of 10,000 "
-    "rows and two partitions, with MariaDB's driver and its bulk protocol (useBulkStmts), and with "
-    "MySQL's driver and rewriteBatchedStatements; it is at-least-once."
+    "table has no index and is emptied before every run. Spark's JDBC writer has two "
+    "partitions, and batches of its default size and of a larger one, with MariaDB's driver and "
+    "its bulk protocol (useBulkStmts), and with MySQL's driver and rewriteBatchedStatements; it is "
+    "at-least-once."
 )
 SIZES = (
     command.Size("rows", 500_000, 10_000, "rows of an epoch"),
     command.Size("epochs", 3, 1, "epochs of a query, beside the first ones"),
     command.Size("rounds", 5, 1, "how often each contender has its turn"),
+    jdbc.BATCHES,
 )
 
 _SERVER = {
@@ -60,13 +62,14 @@ def measure(options: argparse.Namespace) -> Result:
         frame = orders(spark, options.rows, TASKS)
         contenders = [
             Query(
-                name,
+                f"{name}, batches of {size:,}",
                 frame,
-                {"driver": driver, "batchsize": jdbc.BATCH_ROWS, "parameters": parameters},
+                {"driver": driver, "batchsize": str(size), "parameters": parameters},
                 stage=_stage(server, parameters),
                 save=jdbc.save,
             )
             for name, (driver, parameters) in _DRIVERS.items()
+            for size in options.batches
         ]
         contenders += [
             Query(

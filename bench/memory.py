@@ -26,7 +26,7 @@ FAIRNESS = (
 )
 SIZES = (
     command.Size("rows", 1000, 1000, "rows of an epoch"),
-    command.Size("epochs", 3000, 20, "epochs of the run"),
+    command.Size("epochs", 3000, 10, "epochs of the run"),
     command.Size("every", 0.5, 0.1, "seconds between two samples"),
     command.Size("contenders", (BUILT_IN, EXACTLY_ONCE), (EXACTLY_ONCE,), "those that take part"),
 )

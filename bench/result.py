@@ -100,6 +100,12 @@ def ratio(measures: Sequence[Measure], group: str, name: str, base: str) -> floa
     return find(measures, group, name).median / find(measures, group, base).median
 
 
+def fastest(measures: Sequence[Measure], group: str, beginning: str) -> str:
+    """The name of the fastest of those whose names begin so, by rows per second."""
+    found = [one for one in measures if one.group == group and one.name.startswith(beginning)]
+    return max(found, key=lambda measure: measure.median).name
+
+
 def quantile(ordered: Sequence[float], part: float) -> float:
     """Between the two nearest samples in proportion, so that few samples are no error."""
     place = part * (len(ordered) - 1)
