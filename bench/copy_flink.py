@@ -23,7 +23,7 @@ def main() -> None:
         "pipeline.jars": Path(wish["jar"]).as_uri(),
         "pipeline.object-reuse": "true",
         "parallelism.default": str(wish["tasks"]),
-        "execution.checkpointing.interval": f"{wish['interval']} s",
+        "execution.checkpointing.interval": f"{round(1000 * wish['interval'])} ms",
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.storage": "filesystem",
         "execution.checkpointing.dir": Path(tempfile.mkdtemp(prefix="checkpoint-")).as_uri(),

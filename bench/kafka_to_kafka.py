@@ -6,7 +6,7 @@ the committed end of the target grow: rows per second from the first commit past
 records to the last. In its first round every engine's records are counted.
 
 Flink and Quix Streams are installed on first use, into environments of their own. If that cannot
-be done, the result says so and goes on without them.
+be done, or one of them fails, the result says so and goes on.
 """
 
 from __future__ import annotations
@@ -113,13 +113,19 @@ def measure(options: argparse.Namespace) -> Result:
             for step in range(len(engines)):
                 engine = engines[(turn + step) % len(engines)]
                 say(f"  round {turn + 1} of {options.rounds}: {engine.name}")
-                speed, found = _copy(kafka, source, engine, options, counts=turn == 0)
+                try:
+                    speed, found = _copy(kafka, source, engine, options, counts=turn == 0)
+                except (DriverFailure, TimeoutError) as error:
+                    notes.append(f"{engine.name} FAILED in round {turn + 1}")
+                    say(f"  {notes[-1]}: {error}")
+                    continue
                 speeds[engine.name].append(speed)
                 if found is not None and found != options.rows:
                     notes.append(f"{engine.name} wrote {found:,} records of {options.rows:,}")
     measures = [
         Measure.of(GROUP, engine.name, "rows/s", speeds[engine.name], engine.settings)
         for engine in engines
+        if speeds[engine.name]
     ]
     return Result(
         "kafka_to_kafka",

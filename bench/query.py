@@ -103,7 +103,10 @@ class Query:
         if save is None:
             writer = writer.format(self.format).options(**options)
         else:
-            writer = writer.foreachBatch(lambda batch, epoch: save(batch, options))
+            # What comes after the last one is not written: it would only be torn by the stop.
+            writer = writer.foreachBatch(
+                lambda batch, epoch: save(batch, options) if epoch < epochs else None
+            )
         query = writer.trigger(processingTime="0 seconds").start()
         try:
             deadline = time.monotonic() + _DEADLINE_SECONDS + epochs
