@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
@@ -35,7 +35,9 @@ FAIRNESS = (
 )
 
 
-def contenders(kafka: KafkaCluster, frame: DataFrame) -> list[Query]:
+def contenders(
+    kafka: KafkaCluster, frame: DataFrame, guarantees: Sequence[str] = GUARANTEES
+) -> list[Query]:
     """All sinks, each into a fresh topic in every run."""
 
     @contextmanager
@@ -54,6 +56,6 @@ def contenders(kafka: KafkaCluster, frame: DataFrame) -> list[Query]:
                 "assent-kafka",
                 stage,
             )
-            for guarantee in GUARANTEES
+            for guarantee in guarantees
         ),
     ]

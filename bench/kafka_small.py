@@ -13,7 +13,7 @@ import argparse
 from assent.testing.spark_kafka import connector_jars
 from bench import command, target
 from bench.broker import broker
-from bench.kafka_sink import BUILT_IN, EQUAL, EXACTLY_ONCE, FAIRNESS, TASKS, contenders
+from bench.kafka_sink import BUILT_IN, EQUAL, EXACTLY_ONCE, FAIRNESS, GUARANTEES, TASKS, contenders
 from bench.query import Found, generated, in_turns, session
 from bench.result import Measure, Result, find
 from bench.target import Outcome
@@ -24,6 +24,7 @@ SIZES = (
     command.Size("bytes", 100, 100, "bytes of a value"),
     command.Size("epochs", 100, 4, "epochs of a query, beside the first ones"),
     command.Size("rounds", 5, 1, "how often each contender has its turn"),
+    command.Size("guarantees", GUARANTEES, ("exactly_once",), "those of Assent"),
 )
 
 
@@ -49,7 +50,10 @@ def measure(options: argparse.Namespace) -> Result:
         value = f"rpad(string(value), {options.bytes}, 'x') AS value"
         frame = generated(spark, options.rows, TASKS, value)
         found = in_turns(
-            contenders(kafka, frame), options.epochs, options.rounds, quick=options.quick
+            contenders(kafka, frame, options.guarantees),
+            options.epochs,
+            options.rounds,
+            quick=options.quick,
         )
     measures = latencies(found)
     mine = find(measures, WHOLE, EXACTLY_ONCE)
