@@ -14,11 +14,12 @@ from assent.testing.spark_kafka import connector_jars
 from bench import command, target
 from bench.broker import broker
 from bench.kafka_sink import BUILT_IN, EQUAL, EXACTLY_ONCE, FAIRNESS, GUARANTEES, TASKS, contenders
-from bench.query import Found, generated, in_turns, session
+from bench.query import Epoch, Found, generated, in_turns, session
 from bench.result import Measure, Result, find
 from bench.target import Outcome
 
 WHOLE = "whole trigger"
+STEPS = ("recover", "begin", "write", "preCommit", "decide", "commit", "complete")
 SIZES = (
     command.Size("rows", 1000, 1000, "rows of an epoch"),
     command.Size("bytes", 100, 100, "bytes of a value"),
@@ -29,19 +30,30 @@ SIZES = (
 
 
 def latencies(found: list[Found]) -> list[Measure]:
-    """Whole triggers of all, then the steps of each."""
+    """Whole triggers of all, the steps of Assent, and those of Spark for all."""
     measures = [
-        Measure.of(WHOLE, contender.name, "ms", [epoch.whole for epoch in epochs], settings)
+        Measure.of(
+            WHOLE, contender.name, "ms", [epoch.whole for epoch in epochs], contender.settings
+        )
         for contender, epochs in found
-        for settings in [contender.settings]
     ]
     for contender, epochs in found:
-        for part in sorted({part for epoch in epochs for part in epoch.parts}):
-            if part == "triggerExecution":
-                continue
-            samples = [epoch.parts[part] for epoch in epochs if part in epoch.parts]
-            measures.append(Measure.of(f"step {part}", contender.name, "ms", samples))
-    return sorted(measures, key=lambda measure: (measure.group != WHOLE, measure.group))
+        for step in STEPS:
+            if samples := _of(epochs, f"assent {step}"):
+                measures.append(Measure.of(f"steps of {contender.name}", step, "ms", samples))
+    for part in sorted({part for _, epochs in found for epoch in epochs for part in epoch.parts}):
+        if part == "triggerExecution" or part.startswith("assent "):
+            continue
+        measures += [
+            Measure.of(f"Spark's {part}", contender.name, "ms", samples)
+            for contender, epochs in found
+            if (samples := _of(epochs, part))
+        ]
+    return measures
+
+
+def _of(epochs: list[Epoch], part: str) -> list[float]:
+    return [epoch.parts[part] for epoch in epochs if part in epoch.parts]
 
 
 def measure(options: argparse.Namespace) -> Result:
