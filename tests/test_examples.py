@@ -33,6 +33,7 @@ def example(name: str, folder: Path, crash: str | None = None) -> DriverProcess:
     )
 
 
+@pytest.mark.faults
 def test_residents_killed_between_snapshot_and_commit(tmp_path: Path) -> None:
     with example("residents.py", tmp_path, crash="after-decide@2") as driver:
         driver.await_marker(SECONDS)
@@ -80,6 +81,7 @@ def test_page_views_from_app_topic_into_redis_and_postgres_killed_and_restarted(
     assert functions["in_postgres"](postgres.login_url) == expected
 
 
+@pytest.mark.faults
 def test_a_sink_of_ones_own_killed_between_two_commits(tmp_path: Path) -> None:
     with example("custom_sink.py", tmp_path, crash="during-commit@1") as driver:
         driver.await_marker(SECONDS)

@@ -51,7 +51,9 @@ WORST = {
 }
 
 
-@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize(
+    "front_end", ["datasource", pytest.param("foreachbatch", marks=pytest.mark.faults)]
+)
 def test_killed_at_the_worst_instants(front_end: str, tmp_path: Path) -> None:
     chain = KillChain(tmp_path, front_end, WORST[front_end])
     chain.run()
