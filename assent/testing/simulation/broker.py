@@ -63,9 +63,10 @@ class Broker:
             return self.ids[wanted].producer
         if self._is_busy(known):
             raise RetriableError(f"{wanted}: an earlier transaction is being completed")
-        if known.state is State.ONGOING:
-            assert known.transaction is not None
-            self._witness.saw_fencing(known.transaction, name)
+        is_open = known.state is State.ONGOING
+        if known.transaction is not None:
+            self._witness.saw_fencing(known.transaction, name, is_open=is_open)
+        if is_open:
             self._end(known, commit=False, raises=True)
         known.producer = self._raised(known.producer)
         known.state, known.used_at, known.sequence = State.EMPTY, now, 0

@@ -128,12 +128,13 @@ class Witness:
         """Whether the id was initialised by a straggler of an earlier place, or by a late copy."""
         return handle in self._overrun
 
-    def saw_fencing(self, transaction: Transaction, by: TransactionName) -> None:
+    def saw_fencing(self, transaction: Transaction, by: TransactionName, *, is_open: bool) -> None:
         """Rule 5: the id of a transaction in an unfinished decision is not initialised."""
         if by.place < transaction.name.place or by == transaction.name:
-            # A limit of ids that are used again; or a copy of the task's own request.
+            # A limit of ids that are used again; or a copy of the task's own request, which makes
+            # the broker forget how a transaction ended if it comes later than that.
             self._overrun.add(transaction.handle)
-        elif transaction.handle in self._named:
+        elif is_open and transaction.handle in self._named:
             self.violate(f"{transaction.handle} is fenced off, and a record names it")
 
     def saw_commit(self, transaction: Transaction) -> None:
