@@ -135,7 +135,7 @@ def test_a_disk_that_is_filled_and_cleared(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.faults
-@pytest.mark.parametrize("sink", ["files", "kafka"])
+@pytest.mark.parametrize("sink", ["kafka", pytest.param("files", marks=pytest.mark.long)])
 def test_a_few_faults(sink: str) -> None:
     found = torment(sink, 8, SEED, "exactly_once")
     assert found.good, found.to_json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from assent.testing.process import ProcessKind
 from assent.testing.reader import count
@@ -12,7 +13,6 @@ from tests.kill_chain import SECONDS, KillChain
 
 pytestmark = pytest.mark.spark
 
-FRONT_ENDS = ["datasource", "foreachbatch"]
 
 # One kill in each epoch, from epoch 1 on. Planning does not know the epoch: it is counted.
 EVERY_STEP = [
@@ -51,9 +51,12 @@ WORST = {
 }
 
 
-@pytest.mark.parametrize(
-    "front_end", ["datasource", pytest.param("foreachbatch", marks=pytest.mark.faults)]
-)
+def first_and(later: pytest.MarkDecorator) -> list[ParameterSet]:
+    """The data source, and the other front-end in its turn."""
+    return [pytest.param("datasource"), pytest.param("foreachbatch", marks=later)]
+
+
+@pytest.mark.parametrize("front_end", first_and(pytest.mark.faults))
 def test_killed_at_the_worst_instants(front_end: str, tmp_path: Path) -> None:
     chain = KillChain(tmp_path, front_end, WORST[front_end])
     chain.run()
@@ -61,7 +64,7 @@ def test_killed_at_the_worst_instants(front_end: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize("front_end", first_and(pytest.mark.long))
 def test_killed_at_every_step(front_end: str, tmp_path: Path) -> None:
     steps = EVERY_STEP if front_end == "datasource" else IN_THE_DRIVER
     chain = KillChain(tmp_path, front_end, steps)
@@ -94,7 +97,7 @@ def test_without_the_decision_the_same_kills_repeat_rows(tmp_path: Path) -> None
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize("front_end", first_and(pytest.mark.long))
 @pytest.mark.parametrize("kind", [ProcessKind.EXECUTOR, ProcessKind.WORKER])
 def test_an_executor_or_a_worker_killed_with_its_task(
     front_end: str, kind: ProcessKind, tmp_path: Path
