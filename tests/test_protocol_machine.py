@@ -35,6 +35,7 @@ def test_rules_hold_in_every_history() -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_rules_hold_in_more_and_longer_histories() -> None:
     """Other histories come with `--hypothesis-seed=…` once `derandomize` is taken out."""
     longer = settings(COMMON, max_examples=1500, stateful_step_count=50, derandomize=True)

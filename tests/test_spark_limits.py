@@ -45,6 +45,7 @@ def test_no_columns_are_refused_and_the_query_goes_on_with_one(
 
 
 @pytest.mark.faults  # a minute: Spark itself is slow with so many
+@pytest.mark.long
 def test_ten_thousand_columns(session: SparkSession, front_end: FrontEnd, tmp_path: Path) -> None:
     wide = views(session).select(*(f.lit(number).alias(f"c{number}") for number in range(10_000)))
     finish(front_end(wide, tmp_path))
