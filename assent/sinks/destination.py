@@ -41,9 +41,10 @@ def local_path(path: str, option: str) -> Path:
 
 def _is_possible(path: str) -> bool:
     try:
-        return "\0" not in path and bool(path.encode() or True)
+        path.encode()
     except UnicodeEncodeError:
         return False
+    return "\0" not in path
 
 
 def check_apart(output: Path, staging: Path) -> None:

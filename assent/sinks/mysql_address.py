@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assent.protocol.errors import ConfigurationError
-from assent.sinks.url import parameters, read_port, unquote
+from assent.sinks.url import parameters, read_host, unquote
 
 DEFAULT_PORT = 3306
 
@@ -122,11 +122,7 @@ def _host(text: str) -> tuple[str, int]:
             "option url names several hosts; rows and commits have to reach the one server that "
             "takes writes: name that one"
         )
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?", text)
-    if match is None:
-        raise ConfigurationError(f"option url has a host that cannot be read; {_FORM}")
-    host = unquote(match["v6"] or match["name"] or "localhost")
-    return host, read_port(match["port"], DEFAULT_PORT)
+    return read_host(text, DEFAULT_PORT, _FORM)
 
 
 def _arguments(query: str) -> tuple[dict[str, str], dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from assent.protocol.errors import ConfigurationError
 from assent.sinks.url import parameters as url_parameters
-from assent.sinks.url import read_port, unquote
+from assent.sinks.url import read_host, unquote
 
 DEFAULT_PORT = 5432
 
@@ -126,11 +126,10 @@ def _libpq_names() -> set[str]:
 
 
 def _host(text: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?", text)
-    host = unquote(match["v6"] or match["name"] or "localhost") if match else ","
-    if match is None or "," in host:
+    host, port = read_host(text, DEFAULT_PORT, _FORM)
+    if "," in host:  # behind a % sign; libpq would take it for several
         raise ConfigurationError(f"option url has a host that cannot be read; {_FORM}")
-    return host, str(read_port(match["port"], DEFAULT_PORT))
+    return host, str(port)
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -28,7 +28,16 @@ def parameters(query: str) -> list[tuple[str, str]]:
         raise _unreadable() from None
 
 
-def read_port(text: str | None, default: int) -> int:
+def read_host(text: str, default_port: int, form: str) -> tuple[str, int]:
+    """A host and its port, `localhost` if there is none; `form` is what an error says to write."""
+    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?", text)
+    if match is None:
+        raise ConfigurationError(f"option url has a host that cannot be read; {form}")
+    host = unquote(match["v6"] or match["name"] or "localhost")
+    return host, _read_port(match["port"], default_port)
+
+
+def _read_port(text: str | None, default: int) -> int:
     """A port: the default if there is none."""
     if not text:
         return default
