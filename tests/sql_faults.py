@@ -13,6 +13,7 @@ import pytest
 from assent.protocol.errors import AssentError, FencedError, RetriableError
 from assent.protocol.step import Moment, Step, When
 from assent.protocol.verdict import Verdict
+from assent.testing.moments import IN_TASKS, MOMENTS, WITHIN_RECOVERY
 from assent.testing.stage import StageServer
 from tests.sql_query import Rows, SqlQuery, SqlStage, batch
 
@@ -23,24 +24,9 @@ MODES = ["prepared", "staged"]
 Moments = list[tuple[When, Step]]
 
 DRIVER_MOMENTS = [
-    (When.BEFORE, Step.RECOVER),
-    (When.AFTER, Step.RECOVER),
-    (When.BEFORE, Step.DECIDE),
-    (When.AFTER, Step.DECIDE),
-    (When.BEFORE, Step.COMMIT),
-    (When.DURING, Step.COMMIT),
-    (When.AFTER, Step.COMMIT),
-    (When.BEFORE, Step.COMPLETE),
-    (When.AFTER, Step.COMPLETE),
+    moment for moment in MOMENTS if moment[1] not in IN_TASKS and moment != WITHIN_RECOVERY
 ]
-TASK_MOMENTS = [
-    (When.BEFORE, Step.BEGIN),
-    (When.AFTER, Step.BEGIN),
-    (When.BEFORE, Step.WRITE),
-    (When.DURING, Step.WRITE),
-    (When.BEFORE, Step.PRE_COMMIT),
-    (When.AFTER, Step.PRE_COMMIT),
-]
+TASK_MOMENTS = [moment for moment in MOMENTS if moment[1] in IN_TASKS]
 
 
 def named(moment: tuple[When, Step]) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 from assent import Handle, Pending, TransactionName, Verdict
 from assent.protocol.sink import Sink
-from assent.testing.conformance import MOMENTS, SinkConformance
+from assent.testing.conformance import SinkConformance
+from assent.testing.moments import MOMENTS
 from examples.custom_sink import LinesSink
 from tests.test_conformance import LinesSubject
 

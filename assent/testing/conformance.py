@@ -25,6 +25,7 @@ from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName, nonce
 from assent.protocol.step import Step, When
 from assent.protocol.verdict import Verdict
+from assent.testing.moments import MOMENTS, WITHIN_RECOVERY
 from assent.testing.query import BatchQuery
 from assent.testing.subject import (
     SCHEMA,
@@ -35,15 +36,6 @@ from assent.testing.subject import (
     settle_elsewhere,
     writer_killed_after,
 )
-
-MOMENTS = [
-    (when, step)
-    for step in Step
-    for when in When
-    # Within a step there is a moment where it has parts; writing ends where pre-commit begins.
-    if (when is not When.DURING or step in (Step.RECOVER, Step.WRITE, Step.COMMIT))
-    and (when, step) != (When.AFTER, Step.WRITE)
-]
 
 
 def _name(
@@ -242,7 +234,7 @@ class SinkConformance:
         query.sink().check(SCHEMA)
         query.run(query.start(), 0, _tasks([(1, "a")], [(2, "b")]))
         second = _tasks([(3, "c"), (4, "d")], [(5, "e")])
-        if step is Step.RECOVER and when is When.DURING:
+        if (when, step) == WITHIN_RECOVERY:
             query.die(When.AFTER, Step.DECIDE, 1, second)
         query.die(when, step, 1, second)
         coordinator = query.start()

@@ -9,28 +9,16 @@ from enum import Enum
 
 from assent.protocol.step import Step, When
 from assent.testing.crash import CrashPoint
+from assent.testing.moments import IN_TASKS, MOMENTS, WITHIN_RECOVERY
 
 STRIKES_PER_START = 20
 EPOCHS_PER_START = 2 * STRIKES_PER_START + 2
 """No start needs more of them for all its strikes."""
 
+# The epochs are too small for a moment within a write.
 _STEPS = [
-    (When.BEFORE, Step.RECOVER),
-    (When.AFTER, Step.RECOVER),
-    (When.BEFORE, Step.BEGIN),
-    (When.AFTER, Step.BEGIN),
-    (When.BEFORE, Step.WRITE),
-    (When.BEFORE, Step.PRE_COMMIT),
-    (When.AFTER, Step.PRE_COMMIT),
-    (When.BEFORE, Step.DECIDE),
-    (When.AFTER, Step.DECIDE),
-    (When.BEFORE, Step.COMMIT),
-    (When.DURING, Step.COMMIT),
-    (When.AFTER, Step.COMMIT),
-    (When.BEFORE, Step.COMPLETE),
-    (When.AFTER, Step.COMPLETE),
+    moment for moment in MOMENTS if moment not in (WITHIN_RECOVERY, (When.DURING, Step.WRITE))
 ]
-_IN_TASKS = (Step.BEGIN, Step.WRITE, Step.PRE_COMMIT)
 _TIMED = 0.15
 """How many of the strikes come at any time, not at a step."""
 
@@ -113,7 +101,7 @@ def _points(draw: random.Random, epoch: int) -> Iterator[CrashPoint]:
         epoch, plans = epoch + skipped, plans + skipped
         if step is Step.RECOVER:
             yield CrashPoint(when, step, occurrence=plans)
-        elif step in _IN_TASKS:
+        elif step in IN_TASKS:
             yield CrashPoint(when, step, epoch, draw.randint(0, 1))
         else:
             yield CrashPoint(when, step, epoch)
