@@ -1,9 +1,8 @@
-"""A disk that is full until somebody makes room."""
+"""A disk that is full until somebody makes room, without the right to mount one."""
 
 from __future__ import annotations
 
 import resource
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,46 +25,3 @@ class LimitedDisk:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-class SmallDisk:
-    """By a file system of its own that has no page left: ENOSPC. Needs the right to mount."""
-
-    reason = "No space left on device"
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> SmallDisk:
-        _run("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(self.folder))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _run("umount", str(self.folder))
-
-    @contextmanager
-    def full(self) -> Iterator[None]:
-        filler = self.folder / "filler"
-        with open(filler, "wb", buffering=0) as file:
-            try:
-                while file.write(b"x" * 4096):
-                    pass
-            except OSError:
-                pass
-        try:
-            yield
-        finally:
-            filler.unlink()
-
-
-class CannotMount(Exception):
-    """This user may not."""
-
-
-def _run(*command: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except OSError as error:
-        raise CannotMount(str(error)) from None
-    if done.returncode:
-        raise CannotMount(done.stderr.strip())

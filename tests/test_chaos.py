@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from assent.testing.chaos.__main__ import torment
-from assent.testing.chaos.disk import SmallDisk
 from assent.testing.chaos.report import render
 from assent.testing.chaos.result import Result
 from assent.testing.chaos.strike import EPOCHS_PER_START, Fault, Strike, draw_plan
 from assent.testing.crash import CrashPoint
+from assent.testing.disk import SmallDisk
 from assent.testing.job import BUILT_IN
 from assent.testing.reader import Rows
 
@@ -118,7 +118,7 @@ def test_the_page_tells_what_was_measured() -> None:
 
 
 def test_a_disk_that_is_filled_and_cleared(tmp_path: Path) -> None:
-    with SmallDisk(tmp_path / "disk") as disk:
+    with SmallDisk(tmp_path / "disk", "48m") as disk:
         if not disk.mounted:
             pytest.skip("this system does not let us mount a tmpfs")
         disk.fill()

@@ -16,8 +16,9 @@ from assent.protocol.errors import ConfigurationError, InDoubtError, RetriableEr
 from assent.protocol.policy import Policy
 from assent.protocol.step import Moment, Step, When
 from assent.sinks.files import FilesSink
+from assent.testing.disk import SmallDisk
 from assent.testing.query import BatchQuery
-from tests.disk import CannotMount, LimitedDisk, SmallDisk
+from tests.disk import LimitedDisk
 from tests.files_kit import left, numbers, open_files, visible
 from tests.limits import Obstacle, texts
 
@@ -26,14 +27,15 @@ from tests.limits import Obstacle, texts
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedDisk | SmallDisk]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    with ExitStack() as undo:
-        try:
-            if request.param == "limit":
-                yield LimitedDisk(folder)
-            else:
-                yield undo.enter_context(SmallDisk(folder))
-        except CannotMount as error:
-            pytest.skip(f"no file system can be mounted here ({error}); the other way is tested")
+    if request.param == "limit":
+        yield LimitedDisk(folder)
+        return
+    with SmallDisk(folder, "4m") as mounted:
+        if not mounted.mounted:
+            pytest.skip(
+                f"no file system can be mounted here ({mounted.refusal}); the other way is tested"
+            )
+        yield mounted
 
 
 class Stage:

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_SIZE = "48m"
 _CHUNK = 1 << 20
 
 
 class SmallDisk:
-    """Mounted while the `with` block lasts, if the system lets us (`mounted` tells)."""
+    """Mounted while the `with` block lasts, if the system lets us; if not, `refusal` says why."""
 
-    def __init__(self, folder: Path) -> None:
+    reason = "No space left on device"
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.folder = folder
         self.mounted = False
-        self._folder = folder
+        self.refusal = ""
+        self._size = size
         self._filler = folder / "_filler"
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "assent", str(self._folder)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "assent", str(self.folder)]
         try:
-            done = subprocess.run(command, capture_output=True, check=False)
-        except FileNotFoundError:
-            return self
-        self.mounted = done.returncode == 0
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            self.refusal = str(error)
+        else:
+            self.mounted, self.refusal = done.returncode == 0, done.stderr.strip()
         return self
 
     def __exit__(
@@ -38,7 +43,7 @@ class SmallDisk:
         trace: TracebackType | None,
     ) -> None:
         if self.mounted:
-            subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
 
     def fill(self) -> None:
         """Not a byte is left."""
@@ -55,5 +60,13 @@ class SmallDisk:
 
     def clear(self) -> None:
         """Room again."""
-        if os.path.exists(self._filler):
-            self._filler.unlink()
+        self._filler.unlink(missing_ok=True)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Full while the block lasts."""
+        self.fill()
+        try:
+            yield
+        finally:
+            self.clear()

@@ -41,9 +41,8 @@ def torment(sink: str, faults: int, seed: int, guarantee: str) -> Result:
         with (
             KafkaCluster() as source,
             open_stage(sink, folder, hostile=True) as stage,
-            Chaos(folder, stage, source, seed, guarantee) as chaos,
+            Chaos(folder, stage, source, Result(sink, seed, guarantee)) as chaos,
         ):
-            chaos.result.sink = sink
             return chaos.run(faults, _say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from assent.testing.chaos.disk import SmallDisk
 from assent.testing.chaos.strike import Fault
+from assent.testing.disk import SmallDisk
 from assent.testing.process import DriverProcess, ProcessKind
 from assent.testing.stage import Stage
 

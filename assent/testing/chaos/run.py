@@ -11,10 +11,10 @@ from typing import Self
 
 from assent.ledger.settlement import unfinished
 from assent.spark.assembly import open_checkpoint
-from assent.testing.chaos.disk import SmallDisk
 from assent.testing.chaos.nemesis import Nemesis
 from assent.testing.chaos.result import Result
 from assent.testing.chaos.strike import EPOCHS_PER_START, Fault, Plan, Strike, draw_plan
+from assent.testing.disk import SmallDisk
 from assent.testing.job import BUILT_IN
 from assent.testing.kafka import KafkaCluster
 from assent.testing.pipeline import SECONDS, KafkaInput, Pipeline
@@ -23,6 +23,7 @@ from assent.testing.stage import Stage, Watch
 
 ROWS_PER_EPOCH = 200
 
+_DISK = "48m"
 _SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _FUTILE_STARTS = 6
@@ -36,14 +37,12 @@ _Numbered = tuple[Strike, int | None]
 class Chaos:
     """One run on one stage. A context manager."""
 
-    def __init__(
-        self, folder: Path, stage: Stage, source: KafkaCluster, seed: int, guarantee: str
-    ) -> None:
-        self.result = Result(stage.name, seed, guarantee)
+    def __init__(self, folder: Path, stage: Stage, source: KafkaCluster, result: Result) -> None:
+        self.result = result
         self._input = KafkaInput(source, ROWS_PER_EPOCH)
-        more = ["--guarantee", guarantee]
+        more = ["--guarantee", result.guarantee]
         self._pipeline = Pipeline(folder, stage, self._input, more=more)
-        self._disk = SmallDisk(self._pipeline.checkpoint)
+        self._disk = SmallDisk(self._pipeline.checkpoint, _DISK)
         self._nemesis = Nemesis(stage, self._pipeline.trial, self._disk)
         self._zombies: list[DriverProcess] = []
 
