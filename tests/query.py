@@ -14,10 +14,10 @@ from assent.protocol.coordinator import Coordinator
 from assent.protocol.handle import Handle
 from assent.protocol.json_value import JsonValue
 from assent.protocol.listener import EpochListener
+from assent.protocol.parallel import one_by_one
 from assent.protocol.participant import Participant
 from assent.protocol.policy import Policy
 from assent.protocol.record import Amendment, Decision, Record, RecordKey, Void
-from assent.protocol.settler import one_by_one
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote

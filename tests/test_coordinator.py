@@ -18,9 +18,9 @@ from assent.protocol.errors import (
     TornEpochError,
 )
 from assent.protocol.handle import Handle
+from assent.protocol.parallel import in_threads
 from assent.protocol.policy import OnTimeout, Policy
 from assent.protocol.record import Author, Decision, RecordKey, Settlement, Void
-from assent.protocol.settler import in_threads
 from assent.protocol.step import Moment, Step, Trace, When
 from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote

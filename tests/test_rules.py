@@ -179,11 +179,12 @@ def test_rule_5_holds_where_names_carry_the_place_only_in_part(query: Query) -> 
     [prepared] = decision.shares[0].prepared
     sweeper = Sweeper(query.ledger, query.sinks)
     known = Pending(prepared.handle, term=0, place=0, modulus=2)
-    assert not sweeper.is_dead(known, 0, RecordKey(5, 1))
-    assert sweeper.is_dead(replace(known, handle=Handle("memory", "other")), 0, RecordKey(5, 1))
+    other = replace(known, handle=Handle("memory", "other"))
+    assert sweeper.dead([known, other], 0, RecordKey(5, 1)) == [other]
     # The id of the coming place is in use, perhaps by a task of the epoch that is being written.
-    assert not sweeper.is_dead(Pending(Handle("memory", "x"), 1, 1, modulus=2), 0, RecordKey(5, 1))
-    assert sweeper.is_dead(Pending(Handle("memory", "x"), 1, 0, modulus=2), 0, RecordKey(5, 1))
+    coming = Pending(Handle("memory", "x"), 1, 1, modulus=2)
+    before = Pending(Handle("memory", "x"), 1, 0, modulus=2)
+    assert sweeper.dead([coming, before], 0, RecordKey(5, 1)) == [before]
 
 
 def test_rule_6_losers_of_speculation_are_aborted_with_their_epoch(query: Query) -> None:

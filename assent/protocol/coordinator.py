@@ -25,6 +25,7 @@ from assent.protocol.errors import (
 from assent.protocol.json_value import JsonValue
 from assent.protocol.listener import EpochListener
 from assent.protocol.name import nonce
+from assent.protocol.parallel import Parallel, in_threads
 from assent.protocol.policy import OnTimeout, Policy
 from assent.protocol.record import (
     Amendment,
@@ -36,7 +37,7 @@ from assent.protocol.record import (
     Settlement,
     Void,
 )
-from assent.protocol.settler import Parallel, Settler, in_threads
+from assent.protocol.settler import Settler
 from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.sweeper import Sweeper
@@ -93,7 +94,7 @@ class Coordinator:
         self._settler = Settler(
             self.sinks, self.policy, self.clock, self.sleep, self.trace, self.parallel
         )
-        self._sweeper = Sweeper(self.ledger, self.sinks)
+        self._sweeper = Sweeper(self.ledger, self.sinks, self.parallel)
 
     # The planning side
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from assent.protocol.errors import InDoubtError, RetriableError
 from assent.protocol.json_value import JsonValue
+from assent.protocol.parallel import Parallel, in_threads
 from assent.protocol.policy import Policy
 from assent.protocol.record import DecidedEpoch
 from assent.protocol.share import Prepared
@@ -20,33 +20,8 @@ from assent.protocol.verdict import Verdict
 
 logger = logging.getLogger("assent")
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-_COMMITS_AT_ONCE = 32
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
-
-
-class Parallel(Protocol):
-    """Applies a function to all items, several at once or one by one; results in order."""
-
-    def __call__(
-        self, function: Callable[[Item], Result], items: Sequence[Item], /
-    ) -> list[Result]: ...
-
-
-def in_threads(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
-    """Several at once."""
-    if len(items) < 2:
-        return one_by_one(function, items)
-    with ThreadPoolExecutor(min(len(items), _COMMITS_AT_ONCE), "assent-commit") as pool:
-        return list(pool.map(function, items))
-
-
-def one_by_one(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
-    """In order, in this thread."""
-    return [function(item) for item in items]
 
 
 @dataclass(frozen=True)

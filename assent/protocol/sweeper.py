@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from assent.protocol.handle import Handle
 from assent.protocol.json_value import JsonValue
+from assent.protocol.parallel import Parallel, in_threads
 from assent.protocol.pending import Pending
 from assent.protocol.record import RecordKey, Void
 from assent.protocol.sink import Sink
@@ -28,6 +31,7 @@ class Sweeper:
 
     ledger: Ledger
     sinks: Sequence[Sink[Any]]
+    parallel: Parallel = in_threads
 
     def sweep(
         self,
@@ -46,11 +50,9 @@ class Sweeper:
         for position, sink in enumerate(self.sinks):
             context = contexts[position] if position < len(contexts) else None
             try:
-                for pending in list(sink.pending(identity)):
-                    if self.is_dead(pending, position, next_key, closed):
-                        sink.recover_and_abort(pending.handle, context)
-                        logger.info("aborted %s, which belongs to no epoch", pending.handle)
-                        count += 1
+                found = list(sink.pending(identity))
+                dead = self.dead(found, position, next_key, closed)
+                count += len(self.parallel(partial(_abort, sink, context), dead))
             except Exception as error:
                 logger.warning(
                     "could not sweep %s of dead transactions (%s: %s); the next epoch tries again",
@@ -60,26 +62,42 @@ class Sweeper:
                 )
         return count
 
-    def is_dead(
-        self, pending: Pending, sink: int, next_key: RecordKey, closed: bool = False
-    ) -> bool:
-        """Whether no decision names the transaction, now or ever."""
-        if pending.term > next_key.term:
-            return False  # a newer run's
-        running = pending.term == next_key.term and not closed
-        if running and pending.may_follow(next_key.place - 1):
-            return False  # it may belong to the epoch that is being written
-        return not self._is_named(pending, sink)
+    def dead(
+        self, found: Sequence[Pending], sink: int, next_key: RecordKey, closed: bool = False
+    ) -> list[Pending]:
+        """Those that no decision names, now or ever. What is found has to be older than the call.
 
-    def _is_named(self, pending: Pending, sink: int) -> bool:
+        Only then does the ledger, read once for all of them, hold whatever might name them.
+        """
+        past = [pending for pending in found if _is_past(pending, next_key, closed)]
+        if not past:
+            return []
+        named = self._named(past, sink)
+        return [pending for pending in past if pending.handle not in named]
+
+    def _named(self, found: Sequence[Pending], sink: int) -> set[Handle]:
+        """The handles of that sink in all records that may name one of these."""
+        named = set()
         for key in self.ledger.record_keys():
-            if key.term != pending.term or not pending.may_belong_to(key.place):
+            if not any(one.term == key.term and one.may_belong_to(key.place) for one in found):
                 continue
             record = self.ledger.find_record(key)
             if record is None or isinstance(record, Void):
                 continue
             for share in record.shares:
-                for prepared in share.prepared:
-                    if prepared.sink == sink and prepared.handle == pending.handle:
-                        return True
-        return False
+                named |= {prepared.handle for prepared in share.prepared if prepared.sink == sink}
+        return named
+
+
+def _abort(sink: Sink[Any], context: JsonValue, pending: Pending) -> None:
+    sink.recover_and_abort(pending.handle, context)
+    logger.info("aborted %s, which belongs to no epoch", pending.handle)
+
+
+def _is_past(pending: Pending, next_key: RecordKey, closed: bool) -> bool:
+    """Whether no decision can name it any more that has not been made yet."""
+    if pending.term > next_key.term:
+        return False  # a newer run's
+    running = pending.term == next_key.term and not closed
+    # It may belong to the epoch that is being written.
+    return not (running and pending.may_follow(next_key.place - 1))

@@ -11,8 +11,8 @@ from assent.ledger.local import LocalStore
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.errors import ConfigurationError
 from assent.protocol.listener import EpochListener
+from assent.protocol.parallel import in_threads, one_by_one
 from assent.protocol.policy import Policy
-from assent.protocol.settler import in_threads, one_by_one
 from assent.protocol.sink import Sink
 from assent.protocol.step import Trace, no_trace
 from assent.spark.checkpoint import SparkCheckpoint

@@ -18,8 +18,8 @@ from assent.protocol.errors import (
     RetriableError,
     TornEpochError,
 )
+from assent.protocol.parallel import one_by_one
 from assent.protocol.participant import Participant
-from assent.protocol.settler import one_by_one
 from assent.protocol.vote import Vote
 from tests.machine.actor import Actor, Crash, Death, Fault, Injected, Kind, current, gate
 from tests.machine.world import Votes, World
