@@ -155,6 +155,7 @@ class MySqlSink(SqlSink["MySqlTransaction", Address, "TableName"]):
             if prunable is not None:
                 with _transaction(session.ask):
                     self._witnesses.prune(session.ask, *prunable)
+        self._sessions().trim()
 
     def abort(self, handle: Handle) -> None:
         from assent.sinks.mysql_xa import recoverable, xid

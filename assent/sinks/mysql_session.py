@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +16,7 @@ from pymysql.connections import Connection, MySQLResult
 from assent.protocol.errors import RetriableError
 from assent.sinks.mysql_address import Address
 from assent.sinks.mysql_errors import refused_rows, translated
+from assent.sinks.session_pool import SessionPool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +25,6 @@ Rows = list[tuple[Any, ...]]
 Ask = Callable[[str], Rows]
 """Runs one statement and gives its rows."""
 
-_KEPT = 4
 _DETACH_SECONDS = 30.0
 _POLL_SECONDS = 0.005
 _PIECE = 1 << 20
@@ -121,7 +118,7 @@ class Sessions:
     @contextmanager
     def control(self) -> Iterator[Session]:
         """A session for the driver's side, in autocommit. It is kept if nothing went wrong."""
-        session = self._take() or self._connect()
+        session = _pool.take(self._key) or self._connect()
         try:
             with translated(f"MySQL at {self.address}"):
                 yield session
@@ -132,16 +129,15 @@ class Sessions:
 
     def open_task(self) -> Session:
         """A session for a task, in autocommit: one that was left, or a new one."""
-        return self._take() or self._connect()
+        return _pool.take(self._key) or self._connect()
 
     def keep(self, session: Session) -> None:
         """Leave a session, outside of any transaction, to whoever is next in this process."""
-        with _lock:
-            idle = _idle.setdefault(self._key, [])
-            if len(idle) < _KEPT and session.open:
-                idle.append(session)
-                return
-        close(session)
+        _pool.keep(self._key, session)
+
+    def trim(self) -> None:
+        """Leave few sessions open until the next epoch."""
+        _pool.trim(self._key)
 
     def end(self, session: Session) -> None:
         """End a session that has prepared, and wait until the server has let go of it.
@@ -199,25 +195,9 @@ class Sessions:
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
         ]
 
-    def _take(self) -> Session | None:
-        while True:
-            with _lock:
-                idle = _idle.get(self._key)
-                if not idle:
-                    return None
-                session = idle.pop()
-            try:
-                session.ping(reconnect=False)
-            except (pymysql.Error, OSError):
-                close(session)  # the server was restarted meanwhile
-            else:
-                return session
-
     @property
-    def _key(self) -> tuple[int, str, float]:
-        # By process: a forked one must leave alone what its parent holds.
-        known = repr(sorted(self.address.connect_arguments().items(), key=lambda item: item[0]))
-        return os.getpid(), known, self.lock_timeout
+    def _key(self) -> tuple[str, float]:
+        return repr(sorted(self.address.connect_arguments().items())), self.lock_timeout
 
 
 def close(session: Session) -> None:
@@ -228,11 +208,15 @@ def close(session: Session) -> None:
 
 def close_idle() -> None:
     """Close what this process keeps open between epochs."""
-    own = os.getpid()
-    with _lock:
-        sessions = [one for key in [*_idle] if key[0] == own for one in _idle.pop(key)]
-    for session in sessions:
-        close(session)
+    _pool.close_idle()
+
+
+def _answers(session: Session) -> bool:
+    try:
+        session.ping(reconnect=False)
+    except (pymysql.Error, OSError):
+        return False
+    return True
 
 
 def _watch(session: Session) -> None:
@@ -248,6 +232,4 @@ def _watch(session: Session) -> None:
 
 
 _contexts: dict[str, Any] = {}
-_lock = threading.Lock()
-_idle: dict[tuple[int, str, float], list[Session]] = {}
-atexit.register(close_idle)
+_pool: SessionPool[Session] = SessionPool(_answers, close)

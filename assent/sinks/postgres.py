@@ -159,6 +159,7 @@ class PostgresSink(SqlSink["PostgresTransaction", Address, "TableName"]):
             if prunable is not None:
                 with connection.transaction():
                     self._witnesses(table).prune(ask, *prunable)
+        self._sessions().trim()
 
     def abort(self, handle: Handle) -> None:
         from assent.sinks.postgres_move import drop_staging

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from assent.sinks.postgres_address import Address
 from assent.sinks.postgres_errors import translated
+from assent.sinks.session_pool import SessionPool
 
 if TYPE_CHECKING:
     import adbc_driver_postgresql.dbapi as adbc
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 Rows = list[tuple[Any, ...]]
 Ask = Callable[[str], Rows]
 """Runs one statement and gives its rows."""
-
-_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -35,14 +31,14 @@ class Sessions:
     @contextmanager
     def control(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """A session for the driver's side, in autocommit. It is kept if nothing went wrong."""
-        connection = self._take() or self._connect()
+        connection = _control.take(self._key) or self._connect()
         try:
             with translated(f"PostgreSQL at {self.address}"):
                 yield connection
         except BaseException:
             connection.close()
             raise
-        self._keep(connection)
+        _control.keep(self._key, connection)
 
     def open_task(self) -> adbc.Connection:
         """A session for a task, in autocommit: one that an earlier task has left, or a new one.
@@ -51,14 +47,9 @@ class Sessions:
         """
         import adbc_driver_postgresql.dbapi as adbc
 
-        with _lock:
-            kept = _task_idle.pop(self._key, None)
+        kept: adbc.Connection | None = _tasks.take(self._key)
         if kept is not None:
-            try:
-                asking(kept)(self._settings())
-                return kept
-            except adbc.Error:
-                kept.close()  # the server was restarted meanwhile
+            return kept
         with translated(f"PostgreSQL at {self.address}"):
             connection = adbc.connect(self.address.conninfo(), autocommit=True)
             try:
@@ -70,10 +61,11 @@ class Sessions:
 
     def keep_task(self, connection: adbc.Connection) -> None:
         """Leave a session, outside of any transaction, to the next task of this process."""
-        with _lock:
-            known = _task_idle.setdefault(self._key, connection)
-        if known is not connection:
-            connection.close()
+        _tasks.keep(self._key, connection)
+
+    def trim(self) -> None:
+        """Leave few sessions open until the next epoch."""
+        _control.trim(self._key)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
@@ -117,34 +109,9 @@ class Sessions:
             f" WHERE NOT (known.name = 'synchronous_commit' AND known.setting = {kept})"
         )
 
-    def _take(self) -> psycopg.Connection[tuple[Any, ...]] | None:
-        import psycopg
-
-        while True:
-            with _lock:
-                idle = _idle.get(self._key)
-                if not idle:
-                    return None
-                connection = idle.pop()
-            try:
-                connection.execute("SELECT 1")
-            except psycopg.Error:
-                connection.close()  # the server was restarted meanwhile
-            else:
-                return connection
-
-    def _keep(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        with _lock:
-            idle = _idle.setdefault(self._key, [])
-            if len(idle) < _KEPT and not connection.closed:
-                idle.append(connection)
-                return
-        connection.close()
-
     @property
-    def _key(self) -> tuple[int, str, str]:
-        # By process: a forked one must leave alone what its parent holds.
-        return os.getpid(), self.address.conninfo(), self._settings()
+    def _key(self) -> tuple[str, str]:
+        return self.address.conninfo(), self._settings()
 
 
 def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) -> Ask:
@@ -160,23 +127,23 @@ def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) ->
 
 def close_idle() -> None:
     """Close what this process keeps open between epochs."""
-    own = os.getpid()
-    connections: list[Any] = []
-    with _lock:
-        for key in [key for key in _idle if key[0] == own]:
-            connections += _idle.pop(key)
-        for key in [key for key in _task_idle if key[0] == own]:
-            connections.append(_task_idle.pop(key))
-    for connection in connections:
-        connection.close()
+    _control.close_idle()
+    _tasks.close_idle()
 
 
 def _is_psycopg(connection: object) -> bool:
     return type(connection).__module__.partition(".")[0] == "psycopg"
 
 
-_lock = threading.Lock()
-_Key = tuple[int, str, str]
-_idle: dict[_Key, list[psycopg.Connection[tuple[Any, ...]]]] = {}
-_task_idle: dict[_Key, Any] = {}
-atexit.register(close_idle)
+def _answers(connection: Any) -> bool:
+    try:
+        asking(connection)("SELECT 1")
+    except Exception:
+        return False  # either client has errors of its own
+    return True
+
+
+_control: SessionPool[psycopg.Connection[tuple[Any, ...]]] = SessionPool(
+    _answers, lambda connection: connection.close()
+)
+_tasks: SessionPool[Any] = SessionPool(_answers, lambda connection: connection.close())
