@@ -31,6 +31,8 @@ from assent.protocol.sweeper import Sweeper
 from assent.protocol.verdict import Verdict
 from assent.sinks.kafka import KafkaSink
 from assent.sinks.kafka_control import KafkaControl
+from assent.sinks.kafka_id import TransactionalId
+from assent.sinks.kafka_native import NativeClient
 from assent.sinks.kafka_verdict import State
 from assent.testing.kafka import KafkaCluster
 from assent.testing.memory import MemoryStore
@@ -339,17 +341,53 @@ def test_an_empty_task_opens_no_transaction_and_ids_are_bounded(
 ) -> None:
     query = KafkaQuery(kafka_line, tmp_path)
     coordinator = query.start()
-    identities = {
-        query.run(coordinator, epoch, [[f"{epoch}"], [], [f"{epoch}+"]]).identity
-        for epoch in range(7)
-    }
-    [identity] = identities
-    with KafkaControl(kafka_line.settings()) as control:
-        found = control.transactions(prefix(identity), list(State)[:-1])
-    assert [each.transactional_id.rpartition("-")[0] for each in found] == [
-        f"{prefix(identity)}0-{place}-{partition}-0" for place in (0, 1) for partition in (0, 2)
-    ]
-    query.stage.await_rows(*(f"{epoch}{end}" for epoch in range(7) for end in ("", "+")))
+    first = query.plan(coordinator, 0)
+
+    def ids(epochs: range) -> set[str]:
+        """The slots of all ids that the broker knows once these epochs are done."""
+        for epoch in epochs:
+            query.run(coordinator, epoch, [[f"{epoch}"], [], [f"{epoch}+"]])
+        with KafkaControl(kafka_line.settings()) as control:
+            found = control.transactions(prefix(first.identity), list(State)[:-1])
+        known = [TransactionalId.parse(each.transactional_id) for each in found]
+        return {f"{each.place} {each.slot}" for each in known if each is not None}
+
+    slots = ids(range(5))
+    # Those of the first tasks, and then the process's own: two tasks, two places.
+    assert {"0 0-0", "0 2-0", "1 0-0"} <= slots
+    assert len(slots - {"0 0-0", "0 2-0", "1 0-0", "1 2-0"}) == 4
+    assert ids(range(5, 15)) == slots
+    query.stage.await_rows(*(f"{epoch}{end}" for epoch in range(15) for end in ("", "+")))
+
+
+def test_a_producer_made_ahead_is_for_one_place_and_one_process(stage: KafkaStage) -> None:
+    """For another place than the next one it is of no use, and its id is not touched."""
+    sink = stage.sink()
+    slots = []
+    for place in (0, 1, 2, 3, 5, 6, 7):
+        transaction = sink.begin(stage.name(place=place), place)
+        sink.write(transaction, batch(str(place)))
+        assert transaction.transactional_id is not None
+        assert transaction.transactional_id.place == place % 2
+        slots.append(transaction.transactional_id.slot[0])
+        sink.commit(sink.pre_commit(transaction))
+    assert slots == ["0", "0", "w", "w", "0", "0", "w"]
+    stage.await_rows("0", "1", "2", "3", "5", "6", "7")
+
+
+def test_a_producer_made_ahead_that_cannot_be_used_is_not(
+    stage: KafkaStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = stage.sink()
+    for place in (0, 1):
+        sink.commit(prepare(stage, str(place), sink=sink, place=place))
+    monkeypatch.setattr(NativeClient, "is_usable", lambda client: False)
+    transaction = sink.begin(stage.name(place=2), 2)
+    assert transaction.transactional_id is not None
+    assert transaction.transactional_id.slot == "0-0"
+    sink.write(transaction, batch("2"))
+    sink.commit(sink.pre_commit(transaction))
+    stage.await_rows("0", "1", "2")
 
 
 # The other guarantees

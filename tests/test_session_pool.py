@@ -56,7 +56,8 @@ def test_few_stay_open_between_epochs(pool: SessionPool[Line]) -> None:
     assert sum(not line.closed for line in lines) == 4
     assert not other.closed
     taken = [pool.take("server") for _ in range(5)]
-    assert taken.count(None) == 1 and not any(line.closed for line in taken if line)
+    assert taken.count(None) == 1
+    assert not any(line.closed for line in taken if line)
 
 
 def test_all_are_closed_with_the_process(pool: SessionPool[Line]) -> None:

@@ -107,6 +107,16 @@ def shares_an_id_between_terms(patch: Patch) -> None:
     patch.setattr(TransactionalId, "of", mutated)
 
 
+def makes_an_id_ready_that_is_in_use(patch: Patch) -> None:
+    """That of the place before, whose transaction is not settled yet."""
+    ahead = TransactionalId.ahead
+
+    def mutated(identity: str, term: int, place: int, *more: Any, **named: Any) -> TransactionalId:
+        return replace(ahead(identity, term, 0, *more, **named), place=0)
+
+    patch.setattr(TransactionalId, "ahead", mutated)
+
+
 # Sweeping
 
 
@@ -178,6 +188,7 @@ MUTATIONS: dict[Mutation, str] = {
     forgets_voids_at_once: "was void, and is decided now",
     shares_an_id_between_attempts: f"{FORGOT}|fenced off|{ABORTED}",
     shares_an_id_between_terms: f"{FORGOT}|fenced off|{ABORTED}",
+    makes_an_id_ready_that_is_in_use: f"{FORGOT}|fenced off|{ABORTED}",
     sweeps_by_way_of_the_next_term: "may still be decided",
     leaves_the_witness_out: ROWS,
     takes_unknown_for_aborted: ROWS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     # Libraries of the extra: whoever only names the sink does without them.
+    from assent.sinks.kafka_client import Client
     from assent.sinks.kafka_control import KafkaControl
     from assent.sinks.kafka_producer import TaskProducer
+    from assent.sinks.kafka_reserve import Reserve
 
 _PRODUCER = re.compile(r"[0-9]{1,18}/[0-9]{1,5}")
 _BEGIN_SECONDS = 60.0
@@ -198,7 +200,7 @@ class KafkaSink(Sink[KafkaTransaction]):
         if self.partitioner is not None:
             load_function(self.partitioner, "partitioner")
         # librdkafka itself knows best what it does not know.
-        connect(self._client_settings("assent-check", None), self._token()).close()
+        connect(self._client_settings("assent-check"), self._token()).close()
         topics = {"topic": self.row_format.topic, "deadLetterTopic": self.dead_letter_topic}
         check_cluster(
             self._control(),
@@ -212,20 +214,22 @@ class KafkaSink(Sink[KafkaTransaction]):
     def begin(self, name: TransactionName, epoch: int) -> KafkaTransaction:
         from assent.sinks.kafka_partitioner import Partitioner
         from assent.sinks.kafka_process import lease_producer, release_producer
-        from assent.sinks.kafka_producer import TaskProducer, connect
+        from assent.sinks.kafka_producer import TaskProducer
+        from assent.sinks.kafka_reserve import Ready
 
-        # Nobody initialises the id of an undecided or unfinished transaction: attempts of one
-        # place differ in it, and two places later the earlier one is settled.
-        wanted = TransactionalId.of(name, mark(self.target)) if self._exactly_once else None
-        settings = self._client_settings(str(wanted), self._topic_limit())
+        settings = self._client_settings("", self._topic_limit())
         user = None
         if self.partitioner is not None:
             user = load_function(self.partitioner, "partitioner")
         with ExitStack() as undo:
             lease_producer(self.producer_pool_size)
             undo.callback(release_producer)
+            ready = self._reserve(name).take(name, self._purpose(name.term, name.place))
+            if ready is None:
+                wanted = TransactionalId.of(name, mark(self.target)) if self._exactly_once else None
+                ready = Ready(self._connect(wanted), wanted)
             producer = TaskProducer(
-                connect(settings, self._token()),
+                ready.client,
                 self.guarantee,
                 transaction_timeout=self.transaction_timeout,
                 partitioner=Partitioner(user, turn=name.partition + epoch),
@@ -234,7 +238,7 @@ class KafkaSink(Sink[KafkaTransaction]):
             )
             undo.callback(producer.close)
             producer.begin(_BEGIN_SECONDS)
-            return KafkaTransaction(name, wanted, producer, undo.pop_all())
+            return KafkaTransaction(name, ready.transactional_id, producer, undo.pop_all())
 
     def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         for records in self.row_format.records(batch):
@@ -247,7 +251,10 @@ class KafkaSink(Sink[KafkaTransaction]):
         if producer.dead_letters:
             details["deadLetters"] = str(producer.dead_letters)
         # Only after `finish`: until then the transaction is this task's to discard.
+        client = producer.detach()
         transaction.release.close()
+        if client is not None:
+            self._prepare_next(transaction.name, client)
         if transaction.transactional_id is None or identity is None:
             return Handle(self.kind, str(transaction.name), details)
         name = f"{transaction.transactional_id}/{identity.producer_id}/{identity.epoch}"
@@ -297,7 +304,52 @@ class KafkaSink(Sink[KafkaTransaction]):
     def _exactly_once(self) -> bool:
         return self.guarantee is Guarantee.EXACTLY_ONCE
 
-    def _client_settings(self, transactional_id: str, topic_limit: int | None) -> dict[str, str]:
+    def _prepare_next(self, name: TransactionName, used: Client) -> None:
+        """Have the next task's producer made while nobody waits, and the used one closed."""
+        reserve = self._reserve(name)
+        if not self._exactly_once:
+            if not used.is_usable() or not reserve.keep(self._purpose(0, 0), lambda: used):
+                used.close()
+            return
+        expected = reserve.expected()
+        if expected is None:
+            used.close()
+            return
+        place, transactional_id = expected
+
+        def make() -> Client:
+            used.close()
+            client = self._connect(transactional_id)
+            try:
+                client.begin(_BEGIN_SECONDS)
+            except BaseException:
+                client.close()
+                raise
+            return client
+
+        purpose = self._purpose(transactional_id.term, place)
+        if not reserve.keep(purpose, make, transactional_id):
+            used.close()
+
+    def _reserve(self, name: TransactionName) -> Reserve:
+        from assent.sinks.kafka_process import shared_reserve
+
+        return shared_reserve(name.identity, mark(self.target))
+
+    def _purpose(self, term: int, place: int) -> Hashable:
+        """What a producer has to be made for, to serve a task."""
+        settings = tuple(sorted(self._client_settings("", self._topic_limit()).items()))
+        return (term, place) if self._exactly_once else None, settings, self.token_function
+
+    def _connect(self, transactional_id: TransactionalId | None) -> Client:
+        from assent.sinks.kafka_producer import connect
+
+        settings = self._client_settings(str(transactional_id), self._topic_limit())
+        return connect(settings, self._token())
+
+    def _client_settings(
+        self, transactional_id: str, topic_limit: int | None = None
+    ) -> dict[str, str]:
         settings = dict(self.settings)
         if self._exactly_once:
             settings[TIMEOUT_SETTING] = str(round(1000 * self.transaction_timeout))

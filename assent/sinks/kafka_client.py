@@ -36,7 +36,13 @@ class Client(Protocol):
     reports: Reports
 
     def begin(self, timeout: float) -> None:
-        """Initialise the transactional id, which ends what was open under it, and begin."""
+        """Initialise the transactional id, which ends what was open under it, and begin.
+
+        Nothing is left to do if that was done before; the broker is told of the first row.
+        """
+
+    def is_usable(self) -> bool:
+        """Whether nothing has gone wrong so far."""
 
     def partition_count(self, topic: str, timeout: float) -> int | None:
         """How many partitions a topic has; None if there is no such topic."""
@@ -137,6 +143,11 @@ class Reports:
         eos = json.loads(text).get("eos", {})
         if eos.get("producer_id", -1) >= 0:
             self._on_identity(ProducerIdentity(eos["producer_id"], eos["producer_epoch"]))
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a task may begin with the client that says this."""
+        return self.problem is None and not self.denied
 
     @property
     def problem(self) -> str | None:

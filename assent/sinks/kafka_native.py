@@ -45,6 +45,7 @@ class NativeClient:
         self._token = token
         self._topics: dict[str, int] = {}
         self._messages = np.zeros(0, c.MESSAGE)
+        self._begun = False
         self._handle = self._new(settings)
         self._queue = self._library.queue_get_main(self._handle)
         self._library.set_log_queue(self._handle, None)
@@ -64,6 +65,8 @@ class NativeClient:
         return int(handle)
 
     def begin(self, timeout: float) -> None:
+        if self._begun:
+            return
         deadline = time.monotonic() + timeout
         self._await_broker(min(1.0, timeout))
         while True:
@@ -77,7 +80,12 @@ class NativeClient:
                 if not error.retriable or self.reports.denied or time.monotonic() >= deadline:
                     raise
         self._check(self._library.begin_transaction(self._handle))
+        self._begun = True
         self._poll(0)
+
+    def is_usable(self) -> bool:
+        self._poll(0)
+        return self.reports.is_good
 
     def _await_broker(self, timeout: float) -> None:
         """Return when a broker is connected, or time has run out; then nothing is lost but time.

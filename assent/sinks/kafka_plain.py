@@ -34,6 +34,7 @@ class PlainClient:
 
     def __init__(self, settings: Settings, token: TokenFunction | None = None) -> None:
         self.reports = reports = Reports()
+        self._begun = False
         callbacks: dict[str, Any] = {
             "stats_cb": reports.on_statistics,
             "error_cb": lambda error: _on_error(reports, error),
@@ -58,6 +59,8 @@ class PlainClient:
             raise ConfigurationError(f"Kafka's client refuses its settings: {reason}") from None
 
     def begin(self, timeout: float) -> None:
+        if self._begun:
+            return
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -69,7 +72,12 @@ class PlainClient:
                 if not again or time.monotonic() >= deadline:
                     raise ClientError(_name(error), _reason(error)) from error
         self._producer.begin_transaction()
+        self._begun = True
         self._poll(0)
+
+    def is_usable(self) -> bool:
+        self._poll(0)
+        return self.reports.is_good
 
     def partition_count(self, topic: str, timeout: float) -> int | None:
         deadline = time.monotonic() + timeout

@@ -6,17 +6,21 @@ A sink is made anew for every epoch and pickled into every task; these are not.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Mapping
 
 from assent.protocol.errors import ConfigurationError
 from assent.sinks.function import load_function
 from assent.sinks.kafka_control import KafkaControl
+from assent.sinks.kafka_forecast import Forecast
+from assent.sinks.kafka_reserve import Reserve
 
 _lock = threading.Lock()
 _controls: dict[tuple[tuple[tuple[str, str], ...], str | None], KafkaControl] = {}
 _limits: dict[tuple[KafkaControl, str], int | None] = {}
 _clusters: dict[KafkaControl, str] = {}
+_reserves: dict[tuple[int, str, str], Reserve] = {}
 _producers = 0
 
 
@@ -53,6 +57,16 @@ def cluster_id(control: KafkaControl) -> str:
     if control not in _clusters:
         _clusters[control] = control.brokers.cluster().cluster_id
     return _clusters[control]
+
+
+def shared_reserve(identity: str, mark: str) -> Reserve:
+    """The producer that is kept ready for one sink of the query of that identity."""
+    key = (os.getpid(), identity, mark)  # a forked process has none of its parent's producers
+    with _lock:
+        known = _reserves.get(key)
+        if known is None:
+            known = _reserves[key] = Reserve(Forecast(identity, mark))
+        return known
 
 
 @atexit.register

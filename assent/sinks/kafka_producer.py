@@ -213,6 +213,11 @@ class TaskProducer:
         finally:
             self.close()
 
+    def detach(self) -> Client | None:
+        """Close, but for the client, which is given away; None if it was closed before."""
+        client, self._client = self._client, None
+        return client
+
     def close(self) -> None:
         """Free everything here; at the broker an open transaction stays open."""
         if self._client is not None:

@@ -19,6 +19,7 @@ from assent.sinks.mark import mark
 from assent.testing.simulation.network import Network
 from assent.testing.simulation.scheduler import Actor
 from assent.testing.simulation.witness import Transaction, Witness
+from assent.testing.simulation.worker import Ahead, Worker, Workers
 
 _NONE, _INVALID_STATE, _INVALID_MAPPING, _CONCURRENT, _FENCED = 0, 48, 49, 51, 90
 _ENDS = {True: State.COMPLETE_COMMIT, False: State.COMPLETE_ABORT}
@@ -192,6 +193,7 @@ class BrokerTransaction:
     name: TransactionName
     transactional_id: str
     producer: ProducerIdentity
+    worker: Worker | None = None
     sent: list[int] = field(default_factory=list)
 
 
@@ -208,7 +210,9 @@ class BrokerSink(Sink[BrokerTransaction]):
         position: int,
         now: Callable[[], float],
         actor: Callable[[], Actor | None],
+        ahead: bool = False,
     ) -> None:
+        self.workers = Workers(mark(f"broker {position}")) if ahead else None
         self.transaction_timeout = broker.timeout
         self._broker = broker
         self._network = network
@@ -223,11 +227,19 @@ class BrokerSink(Sink[BrokerTransaction]):
 
     def begin(self, name: TransactionName, epoch: int) -> BrokerTransaction:
         self._witness.saw_begin(name)
-        wanted = str(TransactionalId.of(name, mark(self.target)))
-        producer = self._network.request(
-            f"initialise {wanted}", lambda: self._broker.initialise(name, wanted, self._now())
+        worker = None
+        if self.workers is not None:
+            worker, ahead = self.workers.begin(name)
+            if ahead is not None and ahead.producer is not None:
+                return BrokerTransaction(name, ahead.transactional_id, ahead.producer, worker)
+        wanted = Ahead(name, str(TransactionalId.of(name, mark(self.target))))
+        return BrokerTransaction(name, wanted.transactional_id, self._initialise(wanted), worker)
+
+    def _initialise(self, ahead: Ahead) -> ProducerIdentity:
+        wanted = ahead.transactional_id
+        return self._network.request(
+            f"initialise {wanted}", lambda: self._broker.initialise(ahead.name, wanted, self._now())
         )
-        return BrokerTransaction(name, wanted, producer)
 
     def write(self, transaction: BrokerTransaction, batch: object) -> None:
         rows = batch.column(0).to_pylist()  # type: ignore[attr-defined]
@@ -240,12 +252,19 @@ class BrokerSink(Sink[BrokerTransaction]):
         )
 
     def pre_commit(self, transaction: BrokerTransaction) -> Handle:
+        if self.workers is not None and transaction.worker is not None:
+            self.workers.end(transaction.worker, transaction.name, self._initialise)
+        return self._handle(transaction)
+
+    def _handle(self, transaction: BrokerTransaction) -> Handle:
         producer = transaction.producer
         name = f"{transaction.transactional_id}/{producer.producer_id}/{producer.epoch}"
         return Handle(self.kind, name)
 
     def discard(self, transaction: BrokerTransaction) -> None:
-        handle = self.pre_commit(transaction)
+        if transaction.worker is not None:
+            transaction.worker.is_free = True
+        handle = self._handle(transaction)
         if handle.name in self._witness.transactions:
             self.abort(handle)
 

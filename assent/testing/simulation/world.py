@@ -55,6 +55,8 @@ class Setting:
     input_seed: int = 0
     tasks: int | None = None
     """The number of tasks in each epoch, each with one row; None for what the seed says."""
+    ahead: bool = False
+    """Whether processes outlive their tasks, and initialise ids of Kafka ahead of need."""
 
     @classmethod
     def draw(cls, choices: Choices) -> Setting:
@@ -72,6 +74,7 @@ class Setting:
             choices.pick(2) == 0,
             choices.pick(2) == 1,
             choices.pick(15),
+            ahead=choices.pick(2) == 1,
         )
 
 
@@ -120,6 +123,7 @@ class World:
                     position,
                     lambda: self.now,
                     lambda: scheduler.current,
+                    self.setting.ahead,
                 )
             )
         else:
