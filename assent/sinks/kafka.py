@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _PRODUCER = re.compile(r"[0-9]{1,18}/[0-9]{1,5}")
 _BEGIN_SECONDS = 60.0
+_AHEAD_SECONDS = 10.0
 _DISCARD_SECONDS = 5.0
 _ANY_TEXT = Parser("a setting of librdkafka", lambda value: value)
 
@@ -321,7 +322,7 @@ class KafkaSink(Sink[KafkaTransaction]):
             used.close()
             client = self._connect(transactional_id)
             try:
-                client.begin(_BEGIN_SECONDS)
+                client.begin(_AHEAD_SECONDS)
             except BaseException:
                 client.close()
                 raise

@@ -36,6 +36,7 @@ class Reserve:
     """
 
     forecast: Forecast
+    idle_seconds: float = IDLE_SECONDS
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _kept: list[_Coming] = field(default_factory=list, init=False)
 
@@ -49,11 +50,15 @@ class Reserve:
             coming = self._kept.pop() if self._kept else None
         if coming is None:
             return None
-        coming.taken.set()
-        coming.done.wait()
+        if coming.purpose != purpose:
+            coming.settled.set()
+            return None
+        coming.taken = True
+        coming.settled.set()
+        coming.made.wait()
         if coming.client is None:
             return None
-        if coming.purpose != purpose or not coming.client.is_usable():
+        if not coming.client.is_usable():
             coming.client.close()
             return None
         return Ready(coming.client, coming.transactional_id)
@@ -86,14 +91,14 @@ class Reserve:
             coming.client = make()
         except Exception as error:
             logger.info("no producer could be made ahead of need: %s", error)
-        coming.done.set()
-        if coming.taken.wait(IDLE_SECONDS):
-            return
-        with self._lock:
-            if coming not in self._kept:
-                return  # taken this very moment
-            self._kept.remove(coming)
-        if coming.client is not None:
+        coming.made.set()
+        if not coming.settled.wait(self.idle_seconds):
+            with self._lock:
+                if coming in self._kept:
+                    self._kept.remove(coming)
+                    coming.settled.set()
+        coming.settled.wait()  # otherwise it is being taken this very moment
+        if coming.client is not None and not coming.taken:
             coming.client.close()
 
 
@@ -104,5 +109,7 @@ class _Coming:
     purpose: Hashable
     transactional_id: TransactionalId | None
     client: Client | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-    taken: threading.Event = field(default_factory=threading.Event)
+    made: threading.Event = field(default_factory=threading.Event)
+    taken: bool = False
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Whether it is taken is known."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -56,16 +58,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     session = start_session(job.master, "page-views", settings)
     try:
-        query = (
-            _write(session, job)
-            .option("checkpointLocation", str(job.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        _run(session, job, job.restarts)
     finally:
         session.stop()
     return 0
+
+
+def _run(session: SparkSession, job: argparse.Namespace, restarts: int) -> None:
+    """To the end; a query that fails is started again in the same driver, so often."""
+    query = (
+        _write(session, job)
+        .option("checkpointLocation", str(job.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if not restarts:
+            raise
+        print(f"the query failed and is started again: {error}", file=sys.stderr)
+        _run(session, job, restarts - 1)
 
 
 def _read(session: SparkSession, job: argparse.Namespace) -> DataFrame:
@@ -144,6 +157,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--boundaries", default=format_boundaries(DEFAULT_BOUNDARIES))
     parser.add_argument("--seed", default="1")
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        help="so often a query that failed is started again in the same driver",
+    )
     return parser
 
 

@@ -109,7 +109,8 @@ class Chaos:
         master = "local-cluster[2,1,1024]" if plan.cluster else "local[2]"
         left = list(_numbered(plan.strikes))
         with ExitStack() as held:
-            driver = held.enter_context(self._pipeline.start(*points, more=["--master", master]))
+            more = ["--master", master, "--restarts", str(plan.restarts)]
+            driver = held.enter_context(self._pipeline.start(*points, more=more))
             while left and self.result.faults < faults:
                 reached = self._await_one(driver, left, watch)
                 if reached is None:

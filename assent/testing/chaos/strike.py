@@ -68,6 +68,8 @@ class Plan:
     strikes: Sequence[Strike]
     cluster: bool
     """Whether executors are processes of their own."""
+    restarts: int
+    """How often the driver starts its query again by itself, as long as it lives."""
 
 
 def draw_plan(
@@ -80,6 +82,7 @@ def draw_plan(
     """
     draw = random.Random(f"{seed}/{start}")
     cluster = draw.random() < 0.5
+    restarts = draw.choice([0, STRIKES_PER_START])
     possible = [fault for fault in faults if cluster or fault is not Fault.EXECUTOR]
     weights = [1 if fault in FATAL else 3 for fault in possible]
     points = _points(draw, epoch)
@@ -89,7 +92,7 @@ def draw_plan(
         timed = draw.random() < _TIMED or not steps
         [fault] = draw.choices(possible, weights)
         strikes.append(Strike(fault, None if timed else point, draw.uniform(0.05, 2.0)))
-    return Plan(strikes, cluster)
+    return Plan(strikes, cluster, restarts)
 
 
 def _points(draw: random.Random, epoch: int) -> Iterator[CrashPoint]:
