@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from assent.testing.chaos.__main__ import torment
+from assent.testing.chaos import __main__ as command
+from assent.testing.chaos.__main__ import main, torment
 from assent.testing.chaos.report import render
 from assent.testing.chaos.result import Result
 from assent.testing.chaos.strike import EPOCHS_PER_START, Fault, Strike, draw_plan
@@ -110,11 +112,31 @@ def test_the_page_tells_what_was_measured() -> None:
     good = result()
     good.strikes = [(0.0, Strike(Fault.CUT, CrashPoint.parse("after-decide@3"), 0.0))]
     bad = Result("redis", SEED, "exactly_once", violations=["2 rows were there and are gone"])
-    page = render([good, bad])
+    page = render([good.to_json(), bad.to_json()])
     assert f"seed {SEED}, 1 faults: **failed**" in page
     assert "| connections cut | 1 | 0 | 1 |" in page
     assert "| 4 decide | 1 | 0 | 1 |" in page
-    assert "passed" in render([good])
+    assert "passed" in render([good.to_json()])
+
+
+def test_what_is_kept_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[tuple[str, int, int]] = []
+
+    def run(sink: str, faults: int, seed: int, guarantee: str) -> Result:
+        runs.append((sink, faults, seed))
+        return Result(sink, seed, guarantee, lost=1)
+
+    monkeypatch.setattr(command, "torment", run)
+    given = ["--sink", "files", "--results", str(tmp_path / "kept"), "--json"]
+    said = []
+    for seed in (1, 1, 2):
+        assert main([*given, "--faults", "3", "--seed", str(seed)]) == 1
+        said.append(json.loads(capsys.readouterr().out))
+    assert runs == [("files", 3, 1), ("files", 3, 2)]
+    assert said[0] == said[1]
+    assert [found["lost"] for found in said] == [1, 1, 1]
 
 
 def test_a_disk_that_is_filled_and_cleared(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from assent.protocol.guarantee import Guarantee
 from assent.testing.chaos.report import render
@@ -56,19 +58,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = []
     for number, sink in enumerate(sinks):
         share = options.faults * (number + 1) // len(sinks) - options.faults * number // len(sinks)
-        results.append(torment(sink, share, options.seed, options.guarantee))
-        _say(json.dumps(results[-1].to_json()))
+        kept = _Kept(options.results, f"{sink}-{options.guarantee}-{options.seed}-{share}")
+        found = kept.read()
+        if found is None:
+            found = torment(sink, share, options.seed, options.guarantee).to_json()
+            kept.write(found)
+        _say(json.dumps(found))
+        results.append(found)
     if options.report is not None:
         options.report.write_text(render(results))
     if options.json:
-        found = [result.to_json() for result in results]
-        print(json.dumps(found if options.sink == ALL else found[0]))
+        print(json.dumps(results if options.sink == ALL else results[0]))
     else:
         for result in results:
-            for name, value in result.to_json().items():
+            for name, value in result.items():
                 print(f"{name:16} {value}")
             print()
-    return 0 if all(result.good for result in results) else 1
+    return 0 if all(result["ok"] for result in results) else 1
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The result of a run that was done before, if results are kept."""
+
+    folder: Path | None
+    name: str
+
+    def read(self) -> dict[str, Any] | None:
+        if self.folder is None or not self._path.exists():
+            return None
+        found: dict[str, Any] = json.loads(self._path.read_text())
+        return found
+
+    def write(self, found: dict[str, Any]) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(found, indent=2) + "\n")
+
+    @property
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.name}.json"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.add_argument("--report", type=Path, help="write a page about the result")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="a folder: the result of each sink is kept there, and what is there is not run again",
+    )
     return parser
 
 

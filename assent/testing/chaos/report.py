@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from assent.testing.chaos.result import Result
+Found: TypeAlias = Mapping[str, Any]
+"""A result of one sink, as `Result.to_json` gives it."""
 
 _HEAD = """\
 # Reliability
@@ -29,29 +29,29 @@ _LEGEND = """\
 """
 
 
-def render(results: Sequence[Result]) -> str:
+def render(results: Sequence[Found]) -> str:
     """The page, as Markdown."""
-    faults = sum(result.faults for result in results)
-    seeds = sorted({result.seed for result in results})
-    verdict = "passed" if all(result.good for result in results) else "**failed**"
+    faults = sum(result["faults"] for result in results)
+    seeds = sorted({result["seed"] for result in results})
+    verdict = "passed" if all(result["ok"] for result in results) else "**failed**"
     lines = [
         _HEAD,
-        f"Last run: {datetime.now(UTC):%Y-%m-%d}, seed {', '.join(map(str, seeds))}, "
-        f"{faults:,} faults: {verdict}.",
+        f"Last run: {max(result['date'] for result in results)}, "
+        f"seed {', '.join(map(str, seeds))}, {faults:,} faults: {verdict}.",
         "",
-        "| sink | faults | starts | rows | lost | twice | phantom | torn | left | "
+        "| sink | date | faults | starts | rows | lost | twice | phantom | torn | left | "
         "recovery, median | p95 | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---" * 13 + "|",
         *map(_row, results),
         "",
         _LEGEND,
         "## Faults by kind and sink",
         "",
-        *_table(results, lambda result: Counter(s.fault.value for _, s in result.strikes)),
+        *_table(results, "byKind"),
         "",
         "## Faults by step and sink",
         "",
-        *_table(results, lambda result: Counter(s.step for _, s in result.strikes)),
+        *_table(results, "byStep"),
         "",
         "## Again",
         "",
@@ -65,30 +65,25 @@ def render(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(result: Result) -> str:
-    recovery = result.to_json()["recoverySeconds"]
-    assert isinstance(recovery, dict)
-    gone = sum("gone" in violation for violation in result.violations)
+def _row(result: Found) -> str:
+    recovery = result["recoverySeconds"]
+    gone = sum("gone" in violation for violation in result["violations"])
     cells = [
-        *(result.sink, f"{result.faults:,}", f"{result.starts:,}", f"{result.rows:,}"),
-        *(result.lost, result.duplicated, result.phantom + gone, result.torn),
-        len(result.pending) + len(result.unfinished),
+        *(result["sink"], result["date"]),
+        *(f"{result[name]:,}" for name in ("faults", "starts", "rows")),
+        *(result["lost"], result["duplicated"], result["phantom"] + gone, result["torn"]),
+        len(result["pending"]) + len(result["unfinished"]),
         *(f"{recovery.get('median', '-')} s", f"{recovery.get('p95', '-')} s"),
-        f"{result.seconds / 60:.0f}",
+        f"{result['seconds'] / 60:.0f}",
     ]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _table(results: Sequence[Result], count: Callable[[Result], Counter[str]]) -> list[str]:
-    counts = [count(result) for result in results]
-    names = sorted(set().union(*counts))
+def _table(results: Sequence[Found], counted: str) -> list[str]:
+    names = sorted({name for result in results for name in result[counted]})
+    rows = {name: [result[counted].get(name, 0) for result in results] for name in names}
     return [
-        "| | " + " | ".join(result.sink for result in results) + " | all |",
+        "| | " + " | ".join(result["sink"] for result in results) + " | all |",
         "|---" * (len(results) + 2) + "|",
-        *(
-            f"| {name} | "
-            + " | ".join(str(found[name]) for found in counts)
-            + f" | {sum(found[name] for found in counts)} |"
-            for name in names
-        ),
+        *(f"| {name} | {' | '.join(map(str, row))} | {sum(row)} |" for name, row in rows.items()),
     ]

@@ -6,6 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 from assent.testing.chaos.strike import Strike
 from assent.testing.reader import Rows
@@ -60,13 +62,15 @@ class Result:
             if again:
                 self.recoveries.append(min(again) - struck)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
+        """What is kept of a run, and what the page about it is made of."""
         kinds = Counter(strike.fault.value for _, strike in self.strikes)
         steps = Counter(strike.step for _, strike in self.strikes)
         return {
             "sink": self.sink,
             "seed": self.seed,
             "guarantee": self.guarantee,
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "ok": self.good,
             "faults": self.faults,
             "byKind": dict(sorted(kinds.items())),
