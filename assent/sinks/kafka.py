@@ -335,7 +335,9 @@ class KafkaSink(Sink[KafkaTransaction]):
     def _reserve(self, name: TransactionName) -> Reserve:
         from assent.sinks.kafka_process import shared_reserve
 
-        return shared_reserve(name.identity, mark(self.target))
+        # Without transactions an identity is made anew for every epoch.
+        identity = name.identity if self._exactly_once else ""
+        return shared_reserve(identity, mark(self.target))
 
     def _purpose(self, term: int, place: int) -> Hashable:
         """What a producer has to be made for, to serve a task."""

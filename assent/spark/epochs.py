@@ -19,6 +19,7 @@ from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
 from assent.spark.offsets import check_offsets, offsets_publisher
+from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
 
@@ -165,7 +166,9 @@ class Epochs:
             context = TaskContext.get()
             assert context is not None
             participant = Participant(sinks, assignment, trace=trace_from_environment())
-            vote = participant.vote(epoch, context.partitionId(), context.attemptNumber(), batches)
+            vote = participant.vote(
+                epoch, context.partitionId(), context.attemptNumber(), promptly(batches)
+            )
             yield pa.record_batch([pa.array([str(vote)])], names=["vote"])
 
         return read_votes(row.vote for row in frame.mapInArrow(write, "vote string").collect())

@@ -27,6 +27,7 @@ from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import Option, read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
 from assent.spark.offsets import check_offsets, offsets_publisher
+from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
 
@@ -144,7 +145,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             int(epoch),
             context.partitionId(),
             context.attemptNumber(),
-            iterator,
+            promptly(iterator),
         )
         return Message(str(vote))
 
