@@ -18,6 +18,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
+from assent.spark.frozen import freeze_modules
 from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
@@ -165,6 +166,7 @@ class Epochs:
 
             context = TaskContext.get()
             assert context is not None
+            freeze_modules()
             participant = Participant(sinks, assignment, trace=trace_from_environment())
             vote = participant.vote(
                 epoch, context.partitionId(), context.attemptNumber(), promptly(batches)

@@ -26,6 +26,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.vote import Vote, read_votes
 from assent.sinks.option import Option, read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
+from assent.spark.frozen import freeze_modules
 from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
@@ -112,6 +113,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._assignment is None:
+            freeze_modules()
             try:
                 self._assignment = self._plan()
             except AssentError as error:
@@ -140,6 +142,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 "Spark runs this task outside of a micro-batch (there is no "
                 "streaming.sql.batchId); Assent works with micro-batch triggers only"
             )
+        freeze_modules()
         participant = Participant([self._sink], self._assignment, trace=trace_from_environment())
         vote = participant.vote(
             int(epoch),
