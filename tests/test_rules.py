@@ -743,6 +743,20 @@ def test_retention_keeps_one_void_per_term_and_prunes_them_by_age_only() -> None
     assert query.rows() == sorted(range(154), key=str)
 
 
+def test_retention_prunes_the_void_of_a_run_that_closed_a_term_at_the_same_time() -> None:
+    """Two runs may both find a free place: the higher void says all that the lower one says."""
+    query = Query(policy=Policy(retained_epochs=4))
+    query.run(query.start(), 0, [[0]])
+    coordinator = query.start()
+    query.run(coordinator, 1, [[1]])
+    assert query.voids() == [RecordKey(1, 0)]
+    query.ledger.write(Void(RecordKey(2, 0), Author("late", "abcd"), 0.0))
+    for epoch in range(2, 8):
+        query.run(coordinator, epoch, [[epoch]])
+    assert query.voids() == [RecordKey(2, 0)]
+    assert query.rows() == list(range(8))
+
+
 def test_retention_keeps_the_newest_decision_however_many_terms_are_younger() -> None:
     """A query that fails at every start for a month still knows what it had decided."""
     query = Query()

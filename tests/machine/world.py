@@ -217,7 +217,13 @@ class World:
         allowed = retained + retained // 4 + 1 + (len(newest.amendments) if newest else 0)
         if len(kept) > allowed:
             self.violate(f"{len(kept)} records are kept, where {allowed} would do")
-        voids = Counter(record.key.term for record in records if isinstance(record, Void))
+        # Two runs that close a term at once may both leave a void, for a while.
+        past = max((record.key.place for record in records), default=0) - retained - retained // 4
+        voids = Counter(
+            record.key.term
+            for record in records
+            if isinstance(record, Void) and record.key.place < past
+        )
         if voids and max(voids.values()) > 1:
             self.violate(f"more than one void in a term: {voids}")
 

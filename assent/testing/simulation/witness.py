@@ -262,7 +262,13 @@ class Witness:
         lasting = [record for record in records if not isinstance(record, Void)]
         if len(lasting) > allowed:
             self.violate(f"{len(lasting)} records are kept, where {allowed} would do")
-        voids = Counter(record.key.term for record in records if isinstance(record, Void))
+        # Two runs that close a term at once may both leave a void, for a while.
+        past = max((_key(name).place for name in kept), default=0) - retained - retained // 4
+        voids = Counter(
+            record.key.term
+            for record in records
+            if isinstance(record, Void) and record.key.place < past
+        )
         if voids and max(voids.values()) > 1:
             self.violate(f"more than one void in a term: {voids}")
 
