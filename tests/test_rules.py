@@ -237,7 +237,7 @@ def test_rule_6_a_store_that_cannot_be_swept_does_not_stop_the_epoch(
     assert "could not sweep memory" in caplog.text
     assert len(query.open()) == 1
     query.sink.failing.clear()
-    query.plan(coordinator, 1)
+    query.run(coordinator, 1, [[2]])
     assert query.open() == []
 
 
@@ -560,13 +560,12 @@ def test_dead_transactions_and_no_others_are_swept(
 ) -> None:
     query.run(query.start(), 0, [[0]])
     coordinator = query.start()
-    query.run(coordinator, 1, [[1]])
-    identity = query.ledger.find()
-    assert identity is not None
-    name = TransactionName(identity.identity, term, place, 0, "abcd")
+    assignment = query.plan(coordinator, 1)
+    assert assignment.key == RecordKey(1, 1)
+    votes = query.write(assignment, 1, [[1]])
+    name = TransactionName(assignment.identity, term, place, 0, "abcd")
     query.sink.begin(name, 2)
-    assignment = query.plan(coordinator, 2)
-    assert assignment.key == RecordKey(2, 1)
+    coordinator.commit(votes, 1)
     assert (str(name) not in query.open()) is dead
 
 

@@ -27,6 +27,7 @@ from assent.sinks.kafka_client import ProducerIdentity
 from assent.sinks.kafka_id import TransactionalId
 from assent.testing.simulation.database import DatabaseSink
 from assent.testing.simulation.history import run_history
+from assent.testing.simulation.scheduler import Aside
 from assent.testing.simulation.witness import Witness
 from tests import test_mutations as shared
 
@@ -120,6 +121,11 @@ def makes_an_id_ready_that_is_in_use(patch: Patch) -> None:
 # Sweeping
 
 
+def lets_a_sweep_be_overtaken(patch: Patch) -> None:
+    """By the next place but one, which it cannot tell from its own if ids are used again."""
+    patch.setattr(Aside, "wait", lambda self: None)
+
+
 def sweeps_by_way_of_the_next_term(patch: Patch) -> None:
     sweep = Sweeper.sweep
 
@@ -189,6 +195,7 @@ MUTATIONS: dict[Mutation, str] = {
     shares_an_id_between_attempts: f"{FORGOT}|fenced off|{ABORTED}",
     shares_an_id_between_terms: f"{FORGOT}|fenced off|{ABORTED}",
     makes_an_id_ready_that_is_in_use: f"{FORGOT}|fenced off|{ABORTED}",
+    lets_a_sweep_be_overtaken: ABORTED,
     sweeps_by_way_of_the_next_term: "may still be decided",
     leaves_the_witness_out: ROWS,
     takes_unknown_for_aborted: ROWS,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assent.ledger.identity import Owner
@@ -25,7 +26,7 @@ from assent.protocol.errors import (
 from assent.protocol.json_value import JsonValue
 from assent.protocol.listener import EpochListener
 from assent.protocol.name import nonce
-from assent.protocol.parallel import Parallel, in_threads
+from assent.protocol.parallel import AtOnce, Later, Parallel, in_threads
 from assent.protocol.policy import OnTimeout, Policy
 from assent.protocol.record import (
     Amendment,
@@ -62,12 +63,12 @@ class Coordinator:
     """Prepare everywhere, decide once, commit everywhere.
 
     0. Recover (`plan`, before an epoch runs): close the older term and take one's own if need
-       be; finish every unfinished decision; sweep what is dead.
+       be; finish every unfinished decision; under a new term, sweep what is dead.
     1. Begin, 2. Write, 3. Pre-commit: in the tasks, see `Participant`.
     4. Decide (`commit`): the decision is created, if none is there, and flushed. This instant is
        the commit point of the epoch.
     5. Commit: every handle, in parallel, idempotently, with retries.
-    6. Complete: listeners run; the epoch counts as complete.
+    6. Complete: listeners run; the epoch counts as complete. What is dead is swept later.
     7. Spark writes its own commit log, because `commit` has returned.
 
     `plan` and `commit` may run in different processes: all that `commit` needs of `plan` comes
@@ -83,12 +84,14 @@ class Coordinator:
     sleep: Callable[[float], None] = time.sleep
     trace: Trace = no_trace
     parallel: Parallel = in_threads
+    later: Later = field(default_factory=AtOnce)
 
     _identity: str | None = field(default=None, init=False)
     _tail: Tail | None = field(default=None, init=False)
     _assigned: RecordKey | None = field(default=None, init=False)
     _restored: bool = field(default=False, init=False)
     _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
+    _swept_term: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._settler = Settler(
@@ -127,9 +130,10 @@ class Coordinator:
                     f"decided transactions:\n{_list_parts(decided, torn.parts)}\nSay what is to "
                     "become of each: assent settle CHECKPOINT HANDLE committed|lost"
                 )
-        self._sweeper.sweep(
-            identity.identity, key, tail.newest.decision.contexts if tail.newest else ()
-        )
+        if self._swept_term != term.number:  # later, each epoch sweeps when it is done
+            contexts = tail.newest.decision.contexts if tail.newest else ()
+            self._sweeper.sweep(identity.identity, key, contexts)
+            self._swept_term = term.number
         self.ledger.prune(tail, self.policy.retained_epochs)
         self._reach(When.AFTER, Step.RECOVER)
         replayed = newest is not None and torn is None and newest.epoch == running
@@ -227,6 +231,8 @@ class Coordinator:
 
     def commit(self, votes: Sequence[Vote], epoch: int) -> None:
         """4. Decide, 5. commit, 6. complete. Returns only when every handle is committed."""
+        # The last epoch's sweep may know a place only modulo a number: no other may follow before.
+        self.later.wait()
         ballot = Ballot.count(votes, epoch)
         assignment = ballot.assignment
         with self._holding(assignment.key.term):
@@ -259,7 +265,8 @@ class Coordinator:
             "commit": committed_at - decided_at,
             "complete": self.clock() - committed_at,
         }
-        self._sweeper.sweep(assignment.identity, next_key, decided.decision.contexts)
+        contexts = decided.decision.contexts
+        self.later.start(partial(self._sweeper.sweep, assignment.identity, next_key, contexts))
 
     def abort(
         self, votes: Sequence[Vote], epoch: int, assignment: Assignment | None = None

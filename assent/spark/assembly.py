@@ -11,7 +11,7 @@ from assent.ledger.local import LocalStore
 from assent.protocol.coordinator import Coordinator
 from assent.protocol.errors import ConfigurationError
 from assent.protocol.listener import EpochListener
-from assent.protocol.parallel import in_threads, one_by_one
+from assent.protocol.parallel import AtOnce, InBackground, in_threads, one_by_one
 from assent.protocol.policy import Policy
 from assent.protocol.sink import Sink
 from assent.protocol.step import Trace, no_trace
@@ -35,6 +35,7 @@ def assemble(
         listeners,
         trace=trace,
         parallel=in_threads if trace is no_trace else one_by_one,
+        later=InBackground() if trace is no_trace else AtOnce(),
     )
 
 

@@ -205,5 +205,26 @@ class Scheduler:
         return [child.result for child in children]
 
 
+class Aside:
+    """`Later` of the protocol: in an actor of its own, within the same process."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._actor: Actor | None = None
+
+    def start(self, function: Callable[[], object], /) -> None:
+        self.wait()
+        parent = self._scheduler.current
+        assert parent is not None
+        parent.children += 1
+        name = f"{parent.name}/{parent.children}"
+        self._actor = self._scheduler.spawn(name, parent.kind, parent.process, function)
+
+    def wait(self) -> None:
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            self._scheduler.wait(lambda: actor.finished)
+
+
 def _bind(function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
     return lambda: function(item)

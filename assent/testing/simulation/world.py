@@ -18,6 +18,7 @@ from assent.protocol.handle import Handle
 from assent.protocol.json_value import JsonValue
 from assent.protocol.lanes import lanes_of_rows
 from assent.protocol.listener import EpochListener
+from assent.protocol.parallel import AtOnce, one_by_one
 from assent.protocol.policy import OnTimeout, Policy
 from assent.protocol.sink import Sink
 from assent.testing.simulation.broker import Broker, BrokerSink
@@ -27,7 +28,7 @@ from assent.testing.simulation.database import Database, DatabaseSink
 from assent.testing.simulation.disk import ROOT, Disk, mounted
 from assent.testing.simulation.network import Network
 from assent.testing.simulation.records import DiskStore, ObjectStore
-from assent.testing.simulation.scheduler import Scheduler
+from assent.testing.simulation.scheduler import Aside, Scheduler
 from assent.testing.simulation.witness import Witness
 
 START = 1_000_000_000.0
@@ -188,6 +189,7 @@ class World:
             clock=lambda: self.now + skew,
             sleep=self.sleep,
             parallel=scheduler.at_once if self.setting.at_once else one_by_one,
+            later=Aside(scheduler) if self.setting.at_once else AtOnce(),
         )
 
     def sleep(self, seconds: float) -> None:
@@ -254,10 +256,6 @@ def _lanes_of_rows(batch: Any) -> list[Any]:
     if id(batch) not in _known_lanes:
         _known_lanes[id(batch)] = list(lanes_of_rows(batch))
     return _known_lanes[id(batch)]
-
-
-def one_by_one(function: Any, items: Any, /) -> Any:
-    return [function(item) for item in items]
 
 
 def hash_of(text: str) -> int:
