@@ -65,6 +65,18 @@ def test_an_error_passes_unchanged(pair: tuple[socket.socket, socket.socket]) ->
     assert receiver.recv(100) == b"still open"
 
 
+def test_a_connection_that_its_owner_closes_meanwhile_is_closed(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    sender, receiver = pair
+    receiver.settimeout(10.0)
+    given = promptly(iter([1, 2]))
+    assert next(given) == 1
+    sender.close()
+    assert receiver.recv(100) == b""  # nobody else holds it open
+    assert list(given) == [2]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told")
 def test_nothing_is_acknowledged_late(pair: tuple[socket.socket, socket.socket]) -> None:
     slow = min(list(rounds(*pair))[1:])

@@ -309,7 +309,8 @@ class KafkaSink(Sink[KafkaTransaction]):
         """Have the next task's producer made while nobody waits, and the used one closed."""
         reserve = self._reserve(name)
         if not self._exactly_once:
-            if not used.is_usable() or not reserve.keep(self._purpose(0, 0), lambda: used):
+            purpose = self._purpose(name.term, name.place)
+            if not used.is_usable() or not reserve.keep(purpose, lambda: used):
                 used.close()
             return
         expected = reserve.expected()

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -26,45 +27,45 @@ def promptly(items: Iterator[Item]) -> Iterator[Item]:
     happens.
     """
     connections = _local_connections()
-    try:
-        while True:
-            for connection in connections:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            yield item
-    finally:
-        for connection in connections:
-            connection.close()
+    while True:
+        for number in connections:
+            _acknowledge_at_once(number)
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        yield item
 
 
-def _local_connections() -> list[socket.socket]:
+def _local_connections() -> list[int]:
     """All TCP connections of this process within this machine: which is Spark's, it says not."""
-    found = []
     if not hasattr(socket, "TCP_QUICKACK") or not os.path.isdir(_OPEN_FILES):
         return []
-    for name in os.listdir(_OPEN_FILES):
-        try:
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                connection = socket.socket(fileno=os.dup(int(name)))
-                if _is_local(connection):
-                    found.append(connection)
-                else:
-                    connection.close()
-        except OSError:
-            continue  # it was closed meanwhile, or is no connection
-    return found
+    return [number for number in map(int, os.listdir(_OPEN_FILES)) if _is_local(number)]
 
 
-def _is_local(connection: socket.socket) -> bool:
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return False
-    if connection.type != socket.SOCK_STREAM:
-        return False
+def _is_local(number: int) -> bool:
     try:
-        host = connection.getpeername()[0]
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return False
+        with _borrowed(number) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return False
+            return connection.getpeername()[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
     except OSError:
-        return False
-    return host in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+        return False  # it was closed meanwhile, or is no connection
+
+
+def _acknowledge_at_once(number: int) -> None:
+    with suppress(OSError), _borrowed(number) as connection:  # it may be closed by now
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+@contextmanager
+def _borrowed(number: int) -> Iterator[socket.socket]:
+    """The socket of that number, which stays its owner's: to close it is not up to us."""
+    connection = socket.socket(fileno=number)
+    try:
+        yield connection
+    finally:
+        connection.detach()

@@ -36,10 +36,9 @@ Initialise = Callable[[Ahead], ProducerIdentity]
 
 @dataclass
 class Workers:
-    """All that have ever been. `taken` counts how often an id was ready."""
+    """All that have ever been."""
 
     mark: str
-    taken: int = 0
     _all: list[Worker] = field(default_factory=list)
 
     def begin(self, name: TransactionName) -> tuple[Worker, Ahead | None]:
@@ -57,7 +56,6 @@ class Workers:
         if ahead is None or (ahead.name.term, ahead.name.place) != (name.term, name.place):
             return worker, None
         ahead.name = name
-        self.taken += 1
         return worker, ahead
 
     def end(self, worker: Worker, name: TransactionName, initialise: Initialise) -> None:
