@@ -49,6 +49,7 @@ class WatchedSink(MemorySink):
         self.transaction_timeout = timeout
         self.operations: list[str] = []
         self.recovered: list[tuple[str, Handle, JsonValue]] = []
+        self.confirmed: list[tuple[Handle, Verdict]] = []
         self.context: JsonValue = None
         self.failing: dict[str, Exception] = {}
         self.before_commit: Callable[[Handle], None] = lambda handle: None
@@ -64,6 +65,11 @@ class WatchedSink(MemorySink):
     def commit(self, handle: Handle) -> None:
         self.before_commit(handle)
         super().commit(handle)
+
+    def confirm(self, handles: Sequence[Handle], end: Verdict) -> None:
+        if "confirm" in self.failing:
+            raise self.failing["confirm"]
+        self.confirmed += [(handle, end) for handle in handles]
 
     def recover_and_commit(self, handle: Handle, context: JsonValue) -> None:
         self.recovered.append(("commit", handle, context))

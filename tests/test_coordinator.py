@@ -845,3 +845,74 @@ def test_the_docstring_numbers_the_steps() -> None:
         ["Recover", "Begin", "Write", "Pre-commit", "Decide", "Commit", "Complete", "Spark"]
     ):
         assert f"{number}. {word}" in text
+
+
+# What readers see
+
+
+def test_an_epoch_is_confirmed_once(query: Query) -> None:
+    coordinator = query.start()
+    votes = query.write(query.plan(coordinator, 0), 0, [[1], [2]])
+    coordinator.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+    expected = [(handle, Verdict.COMMITTED) for handle in handles(votes)]
+    assert query.sink.confirmed == expected
+    query.run(coordinator, 1, [[3]])
+    assert query.sink.confirmed[:-1] == expected
+
+
+def test_a_new_process_confirms_what_it_has_not_committed(query: Query) -> None:
+    votes = query.write(query.plan(coordinator := query.start(), 0), 0, [[1]])
+    coordinator.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+    query.sink.confirmed.clear()
+    query.run(query.start(), 1, [[2]])
+    assert query.sink.confirmed[0] == (handles(votes)[0], Verdict.COMMITTED)
+
+
+def test_nothing_is_decided_before_readers_see_the_epoch_before(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = query.start()
+    query.sink.failing["confirm"] = RetriableError("no leader")
+    query.run(coordinator, 0, [[1]])  # it is committed, and Spark may go on
+    assert "it is not sure that readers see it (RetriableError: no leader)" in caplog.text
+    with pytest.raises(RetriableError, match="no leader"):
+        query.run(coordinator, 1, [[2]])
+    assert [decision.epoch for decision in query.decisions()] == [0]
+    del query.sink.failing["confirm"]
+    query.run(query.start(), 1, [[2]])
+    assert query.rows() == [1, 2]
+    ends = [end for _, end in query.sink.confirmed]
+    assert ends.count(Verdict.COMMITTED) == 2
+
+
+def test_what_is_swept_is_confirmed_as_aborted_also_later(query: Query) -> None:
+    coordinator = query.start()
+    assignment = query.plan(coordinator, 0)
+    votes = query.write(assignment, 0, [[1]])
+    (loser,) = handles(query.write(assignment, 0, [[1]], attempt=1))
+    query.sink.failing["confirm"] = RetriableError("no leader")
+    coordinator.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+    assert query.sink.verdict(loser) is Verdict.ABORTED
+    assert query.sink.confirmed == []
+    del query.sink.failing["confirm"]
+    query.run(coordinator, 1, [[2]])
+    assert (loser, Verdict.ABORTED) in query.sink.confirmed
+
+
+def test_what_the_store_gave_up_is_never_confirmed_as_committed(query: Query) -> None:
+    tear(query, 0, [[1], [2]], 1)
+    given_up = query.decisions()[-1].shares[1].prepared[0].handle
+    query.run(query.start(), 0, [[1], [2]])
+    query.run(query.start(), 1, [[3]])
+    assert query.rows() == [1, 2, 3]
+    assert [end for handle, end in query.sink.confirmed if handle == given_up] == [Verdict.ABORTED]
+
+
+def test_votes_of_an_epoch_that_failed_are_confirmed_as_aborted(query: Query) -> None:
+    coordinator = query.start()
+    votes = query.write(query.plan(coordinator, 0), 0, [[1], [2]])
+    coordinator.abort(votes, 0)
+    assert query.sink.confirmed == [(handle, Verdict.ABORTED) for handle in handles(votes)]

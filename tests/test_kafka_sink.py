@@ -12,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from assent.ledger.ledger import Ledger
@@ -97,6 +98,34 @@ def test_begin_write_pre_commit_commit(stage: KafkaStage) -> None:
     with pytest.raises(FencedError):
         sink.abort(handle)
     stage.await_rows("a", "b", "c")
+
+
+def test_a_handle_tells_what_was_written_to_so_that_it_can_be_confirmed(
+    stage: KafkaStage,
+) -> None:
+    sink = stage.sink(topic=None)
+    transaction = sink.begin(stage.name(), 0)
+    other = f"{stage.topic}-other"
+    stage.kafka.create_topic(other, 5)
+    for topic, partitions in ((stage.topic, [1, 1]), (other, [0, 3, 4])):
+        texts = pa.array([str(number) for number in partitions])
+        numbers = pa.array(partitions, pa.int32())
+        topics = pa.array([topic] * len(partitions))
+        sink.write(
+            transaction,
+            pa.record_batch({"value": texts, "topic": topics, "partition": numbers}),
+        )
+    handle = sink.pre_commit(transaction)
+    [found] = sink.pending(stage.identity)
+    for each in (handle, found.handle, Handle.parse(str(handle))):
+        assert each.details["partitions"] == f"{stage.topic}:1/{other}:0.3-4"
+    sink.commit(handle)
+    sink.confirm([handle], Verdict.COMMITTED)
+    # At once: no marker is on its way any more.
+    assert committed(stage.kafka.bootstrap_servers, stage.topic) == ["1", "1"]
+    assert sorted(committed(stage.kafka.bootstrap_servers, other)) == ["0", "3", "4"]
+    # A handle of a release that did not tell.
+    sink.confirm([Handle("kafka", handle.name, {"target": sink.target})], Verdict.COMMITTED)
 
 
 def test_the_target_is_the_cluster_however_it_is_reached(stage: KafkaStage) -> None:

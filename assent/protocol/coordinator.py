@@ -42,6 +42,7 @@ from assent.protocol.settler import Settler
 from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.sweeper import Sweeper
+from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Coordinator:
     4. Decide (`commit`): the decision is created, if none is there, and flushed. This instant is
        the commit point of the epoch.
     5. Commit: every handle, in parallel, idempotently, with retries.
-    6. Complete: listeners run; the epoch counts as complete. What is dead is swept later.
+    6. Complete: listeners run; the epoch counts as complete. Later, while nobody waits, what is
+       dead is swept and readers are made sure to see the epoch: before the next is decided.
     7. Spark writes its own commit log, because `commit` has returned.
 
     `plan` and `commit` may run in different processes: all that `commit` needs of `plan` comes
@@ -92,6 +94,7 @@ class Coordinator:
     _restored: bool = field(default=False, init=False)
     _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
     _swept_term: int | None = field(default=None, init=False)
+    _confirmed: RecordKey | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._settler = Settler(
@@ -242,6 +245,8 @@ class Coordinator:
             self._refuse_other_input(decided.decision)
             if assignment.decided is not None and assignment.decided.torn is None:
                 return  # finished when it was planned: Spark may now write its commit log
+        elif decided is not None and decided.decision.key != self._confirmed:
+            self._settler.confirm(decided)  # the process that committed it may not have come to it
         started = self.clock()
         self._reach(When.BEFORE, Step.DECIDE, epoch)
         decided = self._decide(ballot, decided)
@@ -265,8 +270,23 @@ class Coordinator:
             "commit": committed_at - decided_at,
             "complete": self.clock() - committed_at,
         }
-        contexts = decided.decision.contexts
-        self.later.start(partial(self._sweeper.sweep, assignment.identity, next_key, contexts))
+        self.later.start(partial(self._clean_up, assignment.identity, next_key, decided))
+
+    def _clean_up(self, identity: str, next_key: RecordKey, decided: DecidedEpoch) -> None:
+        """What may follow when Spark has gone on: no other epoch is decided before."""
+        self._sweeper.sweep(identity, next_key, decided.decision.contexts)
+        try:
+            self._settler.confirm(decided)
+        except Exception as error:
+            logger.warning(
+                "epoch %d is committed, but it is not sure that readers see it (%s: %s); the next "
+                "epoch is not decided before",
+                decided.epoch,
+                type(error).__name__,
+                error,
+            )
+        else:
+            self._confirmed = decided.decision.key
 
     def abort(
         self, votes: Sequence[Vote], epoch: int, assignment: Assignment | None = None
@@ -299,8 +319,10 @@ class Coordinator:
             for prepared in vote.share.prepared:
                 if prepared.handle in named:
                     continue
+                sink = self.sinks[prepared.sink]
                 try:
-                    self.sinks[prepared.sink].abort(prepared.handle)
+                    sink.abort(prepared.handle)
+                    sink.confirm([prepared.handle], Verdict.ABORTED)
                 except Exception as error:
                     logger.warning("%s is left to the next sweep: %s", prepared.handle, error)
 

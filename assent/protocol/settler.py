@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assent.protocol.errors import InDoubtError, RetriableError
+from assent.protocol.handle import Handle
 from assent.protocol.json_value import JsonValue
 from assent.protocol.parallel import Parallel, in_threads
 from assent.protocol.policy import Policy
@@ -61,19 +62,15 @@ class Settler:
             for (part, _), (verdict, _) in zip(parts, outcomes, strict=True)
             if verdict is Verdict.ABORTED
         ]
+        for sink, handles in self._by_sink([entry for part, entry in parts if part in aborted]):
+            sink.confirm(handles, Verdict.ABORTED)
         aborted += [part for part, how in settled.items() if how.outcome == "aborted"]
         return sorted(aborted)
 
     def publish(self, decided: DecidedEpoch) -> None:
         """The last act of each sink, when all its handles are committed."""
         deadline = self.clock() + self.policy.commit_timeout
-        settled = decided.settlements()
-        lost = {part for part, how in settled.items() if how.outcome == "lost"}
-        entries = [entry for part, entry in decided.transactions().items() if part not in lost]
-        for position, sink in enumerate(self.sinks):
-            handles = [entry.handle for entry in entries if entry.sink == position]
-            if not handles:
-                continue
+        for sink, handles in self._by_sink(_committed(decided)):
             pause = _FIRST_PAUSE
             while True:
                 try:
@@ -85,6 +82,17 @@ class Settler:
                 self.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             self.trace(Moment(When.DURING, Step.COMMIT, decided.epoch))
+
+    def confirm(self, decided: DecidedEpoch) -> None:
+        """Make sure that readers see all of a complete epoch; raises if that is not sure."""
+        for sink, handles in self._by_sink(_committed(decided)):
+            sink.confirm(handles, Verdict.COMMITTED)
+
+    def _by_sink(self, entries: Sequence[Prepared]) -> Iterator[tuple[Sink[Any], list[Handle]]]:
+        for position, sink in enumerate(self.sinks):
+            handles = [entry.handle for entry in entries if entry.sink == position]
+            if handles:
+                yield sink, handles
 
     def _settle(
         self, prepared: Prepared, context: JsonValue, deadline: float, *, recovering: bool
@@ -147,6 +155,13 @@ class Settler:
                 age,
                 timeout,
             )
+
+
+def _committed(decided: DecidedEpoch) -> list[Prepared]:
+    """All of a complete epoch, but for what was given up."""
+    settled = decided.settlements()
+    lost = {part for part, how in settled.items() if how.outcome == "lost"}
+    return [entry for part, entry in decided.transactions().items() if part not in lost]
 
 
 def _listed(

@@ -37,6 +37,7 @@ class Sink(ABC, Generic[Transaction]):
     commit             driver          returns only if the transaction is committed; may be
                                        called again, by several processes at once
     publish            driver          the last act of an epoch: all its handles are committed
+    confirm            driver          readers know how these transactions ended; idempotent
     abort              driver          the transaction will never be committed; idempotent
     recover_and_*      driver          the same after a restart, with the saved user context
     verdict            any             what became of the handle; never guesses
@@ -125,6 +126,13 @@ class Sink(ABC, Generic[Transaction]):
         """Called when every handle of the epoch is committed; idempotent.
 
         For stores that can show a whole epoch by one act, such as the renaming of a folder.
+        """
+
+    def confirm(self, handles: Sequence[Handle], end: Verdict) -> None:
+        """Make sure that readers know of the end of transactions, COMMITTED or ABORTED; idempotent.
+
+        For stores that make an end durable first and show it later. Called when nobody waits; no
+        other epoch is decided before it has succeeded for the one before.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from assent.protocol.parallel import Parallel, in_threads
 from assent.protocol.pending import Pending
 from assent.protocol.record import RecordKey, Void
 from assent.protocol.sink import Sink
+from assent.protocol.verdict import Verdict
 
 if TYPE_CHECKING:
     from assent.ledger.ledger import Ledger
@@ -32,6 +33,8 @@ class Sweeper:
     ledger: Ledger
     sinks: Sequence[Sink[Any]]
     parallel: Parallel = in_threads
+    unconfirmed: dict[int, list[Handle]] = field(default_factory=dict)
+    """By sink: what is aborted, but readers may not know."""
 
     def sweep(
         self,
@@ -52,7 +55,12 @@ class Sweeper:
             try:
                 found = list(sink.pending(identity))
                 dead = self.dead(found, position, next_key, closed)
-                count += len(self.parallel(partial(_abort, sink, context), dead))
+                aborted = self.unconfirmed.setdefault(position, [])
+                aborted += self.parallel(partial(_abort, sink, context), dead)
+                if aborted:
+                    sink.confirm(aborted, Verdict.ABORTED)
+                del self.unconfirmed[position]
+                count += len(dead)
             except Exception as error:
                 logger.warning(
                     "could not sweep %s of dead transactions (%s: %s); the next epoch tries again",
@@ -89,9 +97,10 @@ class Sweeper:
         return named
 
 
-def _abort(sink: Sink[Any], context: JsonValue, pending: Pending) -> None:
+def _abort(sink: Sink[Any], context: JsonValue, pending: Pending) -> Handle:
     sink.recover_and_abort(pending.handle, context)
     logger.info("aborted %s, which belongs to no epoch", pending.handle)
+    return pending.handle
 
 
 def _is_past(pending: Pending, next_key: RecordKey, closed: bool) -> bool:

@@ -18,6 +18,7 @@ from assent.protocol.sink import Sink
 from assent.protocol.verdict import Verdict
 from assent.sinks.function import load_function
 from assent.sinks.kafka_id import PLACES, TransactionalId
+from assent.sinks.kafka_partitions import Partitions, format_partitions, parse_partitions
 from assent.sinks.kafka_rows import VALUE_FORMATS, RowFormat
 from assent.sinks.kafka_settings import TIMEOUT_SETTING, producer_settings, take_timeout
 from assent.sinks.mark import mark
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from assent.sinks.kafka_reserve import Reserve
 
 _PRODUCER = re.compile(r"[0-9]{1,18}/[0-9]{1,5}")
+_PARTITIONS = "partitions"
 _BEGIN_SECONDS = 60.0
 _AHEAD_SECONDS = 10.0
 _DISCARD_SECONDS = 5.0
@@ -248,7 +250,7 @@ class KafkaSink(Sink[KafkaTransaction]):
     def pre_commit(self, transaction: KafkaTransaction) -> Handle:
         producer = transaction.producer
         identity = producer.finish()
-        details = {"target": self.target}
+        details = self._details(producer.partitions)
         if producer.dead_letters:
             details["deadLetters"] = str(producer.dead_letters)
         # Only after `finish`: until then the transaction is this task's to discard.
@@ -262,16 +264,19 @@ class KafkaSink(Sink[KafkaTransaction]):
         return Handle(self.kind, name, details)
 
     def discard(self, transaction: KafkaTransaction) -> None:
+        from assent.sinks.kafka_markers import Ended
         from assent.sinks.kafka_process import forget_limit
 
         if self.row_format.topic is not None:
             forget_limit(self._control(), self.row_format.topic)
         with transaction.release:
             identity = transaction.producer.give_up(_DISCARD_SECONDS)
-        if transaction.transactional_id is not None and identity is not None:
-            self._control().abort(
-                str(transaction.transactional_id), identity.producer_id, identity.epoch
-            )
+        if transaction.transactional_id is None or identity is None:
+            return
+        name = str(transaction.transactional_id)
+        self._control().abort(name, identity.producer_id, identity.epoch)
+        partitions = transaction.producer.partitions
+        self._control().confirm([Ended(name, identity, False, partitions)])
 
     # On the driver, or wherever an operator is.
 
@@ -282,6 +287,20 @@ class KafkaSink(Sink[KafkaTransaction]):
     def abort(self, handle: Handle) -> None:
         if self._exactly_once:
             self._control().abort(*self._parts(handle))
+
+    def confirm(self, handles: Sequence[Handle], end: Verdict) -> None:
+        from assent.sinks.kafka_client import ProducerIdentity
+        from assent.sinks.kafka_markers import Ended
+
+        if not self._exactly_once:
+            return
+        ended = []
+        for handle in handles:
+            name, producer_id, epoch = self._parts(handle)
+            partitions = parse_partitions(handle.details.get(_PARTITIONS, ""))
+            producer = ProducerIdentity(producer_id, epoch)
+            ended.append(Ended(name, producer, end is Verdict.COMMITTED, partitions))
+        self._control().confirm(ended)
 
     def verdict(self, handle: Handle) -> Verdict:
         return self._control().verdict(*self._parts(handle))
@@ -295,7 +314,7 @@ class KafkaSink(Sink[KafkaTransaction]):
                 continue  # of another sink of the same query, which lists it itself
             producer = described.producer
             name = f"{known}/{producer.producer_id}/{producer.epoch}"
-            handle = Handle(self.kind, name, {"target": self.target})
+            handle = Handle(self.kind, name, self._details(described.partitions))
             found.append(Pending(handle, known.term, known.place, described.started_at, PLACES))
         return found
 
@@ -388,6 +407,9 @@ class KafkaSink(Sink[KafkaTransaction]):
                 f"is {other}, below the {limit} of the topic: it could not take what it is for; "
                 "raise it"
             )
+
+    def _details(self, partitions: Partitions) -> dict[str, str]:
+        return {"target": self.target, _PARTITIONS: format_partitions(partitions)}
 
     def _parts(self, handle: Handle) -> tuple[str, int, int]:
         if handle.kind != self.kind or handle.details.get("target", self.target) != self.target:

@@ -144,6 +144,22 @@ class Brokers:
         may_write = None if allowed is None else _WRITE in allowed
         return Topic(name, len(topic.partitions), may_write)
 
+    def leaders(
+        self, topics: Collection[str], deadline: float
+    ) -> dict[str, dict[int, Address | None]]:
+        """The brokers that lead the partitions of topics, None for one that nobody leads now.
+
+        Without the topics that this broker does not know; ConnectionLost if none answers.
+        """
+        answer = self._metadata(topics, deadline)
+        known = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        found = {}
+        for topic in answer.topics:
+            if not topic.error_code:
+                leaders = {one.partition_index: one.leader_id for one in topic.partitions}
+                found[topic.name] = {number: known.get(node) for number, node in leaders.items()}
+        return found
+
     def topic_settings(
         self, topic: str, settings: Collection[str], timeout: float = 30.0
     ) -> dict[str, str]:

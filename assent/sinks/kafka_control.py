@@ -8,7 +8,7 @@ the process that wrote it has died.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from assent.sinks.kafka_brokers import Brokers
 from assent.sinks.kafka_client import ProducerIdentity, TokenFunction
 from assent.sinks.kafka_connection import Address, Connection
 from assent.sinks.kafka_coordinators import Coordinators, Patience, code_name
+from assent.sinks.kafka_markers import Ended, Markers
 from assent.sinks.kafka_verdict import (
     BUMPING_TRANSACTIONS,
     Answer,
@@ -50,6 +51,7 @@ class KafkaControl:
     ) -> None:
         self.brokers = Brokers(settings, token)
         self._coordinators = Coordinators(self.brokers)
+        self._markers = Markers(self.brokers, self._describe)
         self._timeout = timeout
 
     def __repr__(self) -> str:
@@ -97,6 +99,10 @@ class KafkaControl:
                 f"{_named(transactional_id, producer)} was to be aborted, but is committed: "
                 "somebody else has decided on it"
             )
+
+    def confirm(self, ended: Sequence[Ended]) -> None:
+        """Make sure that ended transactions have ended for readers too: see `Markers`."""
+        self._markers.confirm(ended, Patience(self._timeout))
 
     def verdict(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Verdict:
         """What became of the transaction, by the table in docs/kafka-verdicts.md.
@@ -254,6 +260,7 @@ def _described(state: Any) -> Described:
         ProducerIdentity(state.producer_id, state.producer_epoch),
         started / 1000 if started >= 0 else None,
         state.transaction_timeout_ms / 1000,
+        {topic.topic: tuple(sorted(topic.partitions)) for topic in state.topics},
     )
 
 

@@ -23,6 +23,7 @@ from assent.sinks.kafka_client import (
     describe,
 )
 from assent.sinks.kafka_partitioner import Partitioner
+from assent.sinks.kafka_partitions import Partitions
 from assent.sinks.kafka_records import HEADERS, Records, Refusal
 from assent.sinks.kafka_settings import Settings
 
@@ -112,6 +113,7 @@ class TaskProducer:
         self._dead_letter_topic = dead_letter_topic
         self._message_bytes = message_bytes
         self._counts: dict[str, int | None] = {}
+        self._written: dict[str, npt.NDArray[np.bool_]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -161,11 +163,20 @@ class TaskProducer:
             )
             good = np.flatnonzero(~wrong)
             records, partitions = records.take(good), partitions[good]
+        self._written.setdefault(records.topic, np.zeros(count, np.bool_))[partitions] = True
         refusals = self._open.send(records, partitions)
         if refusals:
             self._refuse(records, [self._explained(each) for each in refusals], partitions)
             records = records.take(_others(len(records), refusals))
         self.bytes += _size(records.values) + _size(records.keys)
+
+    @property
+    def partitions(self) -> Partitions:
+        """All partitions that rows were sent to."""
+        return {
+            topic: tuple(map(int, np.flatnonzero(written)))
+            for topic, written in self._written.items()
+        }
 
     def finish(self) -> ProducerIdentity | None:
         """Make sure that every row is delivered; gives the identity of the open transaction.
@@ -185,8 +196,9 @@ class TaskProducer:
             raise RetriableError(f"Kafka did not take what was sent: {problem}{hint}")
         if not done:
             last = client.reports.last_error
+            topics = ", ".join(map(repr, self._written))
             raise RetriableError(
-                f"Kafka did not confirm all rows within {self._timeout:g} s"
+                f"Kafka did not confirm all rows of topic {topics} within {self._timeout:g} s"
                 + (f"; the last that was heard: {last}" if last else "")
             )
         if self._guarantee is Guarantee.AT_LEAST_ONCE:

@@ -12,11 +12,12 @@ initialises the id again (rule 5). What a broker does to the epoch:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from assent.protocol.verdict import Verdict
 from assent.sinks.kafka_client import ProducerIdentity
+from assent.sinks.kafka_partitions import Partitions
 
 BUMPING_TRANSACTIONS = 2
 """From this `transaction.version` on, ending a transaction raises the epoch."""
@@ -101,6 +102,8 @@ class Described:
     producer: ProducerIdentity
     started_at: float | None = None
     timeout: float | None = None
+    partitions: Partitions = field(default_factory=dict)
+    """What it has written to, as long as it is open."""
 
 
 def verdict(handle: ProducerIdentity, described: Described | None, version: int) -> Verdict:
