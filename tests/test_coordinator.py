@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -900,6 +901,40 @@ def test_what_is_swept_is_confirmed_as_aborted_also_later(query: Query) -> None:
     del query.sink.failing["confirm"]
     query.run(coordinator, 1, [[2]])
     assert (loser, Verdict.ABORTED) in query.sink.confirmed
+
+
+def test_an_abort_whose_answer_was_lost_is_confirmed_too(query: Query) -> None:
+    coordinator = query.start()
+    assignment = query.plan(coordinator, 0)
+    votes = query.write(assignment, 0, [[1]])
+    (loser,) = handles(query.write(assignment, 0, [[1]], attempt=1))
+    query.sink.failing["abort answered"] = RetriableError("no answer")
+    coordinator.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+    assert query.sink.verdict(loser) is Verdict.ABORTED
+    del query.sink.failing["abort answered"]
+    query.run(coordinator, 1, [[2]])
+    assert query.sink.confirmed.count((loser, Verdict.ABORTED)) == 1
+
+
+def test_nothing_is_decided_before_readers_know_what_is_aborted(query: Query) -> None:
+    coordinator = query.start()
+    assignment = query.plan(coordinator, 0)
+    votes = query.write(assignment, 0, [[1]])
+    query.write(assignment, 0, [[1]], attempt=1)
+    confirm = query.sink.confirm
+
+    def refuse(handles: Sequence[Handle], end: Verdict) -> None:
+        if end is Verdict.ABORTED:
+            raise RetriableError("no leader")
+        confirm(handles, end)
+
+    query.sink.confirm = refuse  # type: ignore[method-assign]
+    coordinator.commit(votes, 0)
+    query.checkpoint.committed.add(0)
+    with pytest.raises(RetriableError, match="no leader"):
+        query.run(coordinator, 1, [[2]])
+    assert [decision.epoch for decision in query.decisions()] == [0]
 
 
 def test_what_the_store_gave_up_is_never_confirmed_as_committed(query: Query) -> None:

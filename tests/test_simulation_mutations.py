@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from assent.ledger.ledger import Ledger
 from assent.ledger.local import LocalStore
 from assent.ledger.store import AlreadyExistsError
 from assent.protocol.coordinator import Coordinator
+from assent.protocol.handle import Handle
 from assent.protocol.name import TransactionName
 from assent.protocol.policy import OnTimeout
 from assent.protocol.record import DecidedEpoch, RecordKey
@@ -25,6 +26,7 @@ from assent.protocol.verdict import Verdict
 from assent.sinks import kafka_verdict
 from assent.sinks.kafka_client import ProducerIdentity
 from assent.sinks.kafka_id import TransactionalId
+from assent.testing.simulation.broker import BrokerSink
 from assent.testing.simulation.database import DatabaseSink
 from assent.testing.simulation.history import run_history
 from assent.testing.simulation.scheduler import Aside
@@ -139,6 +141,26 @@ def sweeps_by_way_of_the_next_term(patch: Patch) -> None:
     patch.setattr(Sweeper, "sweep", mutated)
 
 
+# Telling readers
+
+
+def decides_whatever_readers_see(patch: Patch) -> None:
+    patch.setattr(Coordinator, "_confirm", lambda self, before: None)
+
+
+def tells_of_no_abort(patch: Patch) -> None:
+    patch.setattr(Sweeper, "_confirm", lambda self, sink: None)
+
+
+def tells_of_a_commit_in_any_case(patch: Patch) -> None:
+    confirm = BrokerSink.confirm
+
+    def mutated(self: BrokerSink, handles: Sequence[Handle], end: Verdict) -> None:
+        confirm(self, handles, Verdict.COMMITTED)
+
+    patch.setattr(BrokerSink, "confirm", mutated)
+
+
 # Verdicts
 
 
@@ -197,6 +219,9 @@ MUTATIONS: dict[Mutation, str] = {
     makes_an_id_ready_that_is_in_use: f"{FORGOT}|fenced off|{ABORTED}",
     lets_a_sweep_be_overtaken: ABORTED,
     sweeps_by_way_of_the_next_term: "may still be decided",
+    decides_whatever_readers_see: "decided before readers see",
+    tells_of_no_abort: "ends again",
+    tells_of_a_commit_in_any_case: "is shown as committed",
     leaves_the_witness_out: ROWS,
     takes_unknown_for_aborted: ROWS,
     gives_up_whatever_is_aborted: "nobody has allowed",

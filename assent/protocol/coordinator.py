@@ -42,7 +42,6 @@ from assent.protocol.settler import Settler
 from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.sweeper import Sweeper
-from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote
 
 if TYPE_CHECKING:
@@ -245,8 +244,7 @@ class Coordinator:
             self._refuse_other_input(decided.decision)
             if assignment.decided is not None and assignment.decided.torn is None:
                 return  # finished when it was planned: Spark may now write its commit log
-        elif decided is not None and decided.decision.key != self._confirmed:
-            self._settler.confirm(decided)  # the process that committed it may not have come to it
+        self._confirm(decided if decided is not None and decided.epoch < epoch else None)
         started = self.clock()
         self._reach(When.BEFORE, Step.DECIDE, epoch)
         decided = self._decide(ballot, decided)
@@ -271,6 +269,15 @@ class Coordinator:
             "complete": self.clock() - committed_at,
         }
         self.later.start(partial(self._clean_up, assignment.identity, next_key, decided))
+
+    def _confirm(self, before: DecidedEpoch | None) -> None:
+        """Make sure that readers know how everything has ended that came before.
+
+        A transaction of which they do not know may take up what its store is given next.
+        """
+        self._sweeper.finish()
+        if before is not None and before.decision.key != self._confirmed:
+            self._settler.confirm(before)  # whoever committed it may not have come to it
 
     def _clean_up(self, identity: str, next_key: RecordKey, decided: DecidedEpoch) -> None:
         """What may follow when Spark has gone on: no other epoch is decided before."""
@@ -319,12 +326,11 @@ class Coordinator:
             for prepared in vote.share.prepared:
                 if prepared.handle in named:
                     continue
-                sink = self.sinks[prepared.sink]
-                try:
-                    sink.abort(prepared.handle)
-                    sink.confirm([prepared.handle], Verdict.ABORTED)
-                except Exception as error:
-                    logger.warning("%s is left to the next sweep: %s", prepared.handle, error)
+                self._sweeper.condemn(prepared.sink, prepared.handle)
+        try:
+            self._sweeper.finish()
+        except Exception as error:
+            logger.warning("what is aborted is left to the next sweep: %s", error)
 
     def _load(self, decided: Decided | None) -> DecidedEpoch | None:
         """The newest decided epoch, from the keys that the planning side found."""

@@ -34,7 +34,7 @@ class Sweeper:
     sinks: Sequence[Sink[Any]]
     parallel: Parallel = in_threads
     unconfirmed: dict[int, list[Handle]] = field(default_factory=dict)
-    """By sink: what is aborted, but readers may not know."""
+    """By sink: what was to be aborted, and readers may not know."""
 
     def sweep(
         self,
@@ -55,12 +55,10 @@ class Sweeper:
             try:
                 found = list(sink.pending(identity))
                 dead = self.dead(found, position, next_key, closed)
-                aborted = self.unconfirmed.setdefault(position, [])
-                aborted += self.parallel(partial(_abort, sink, context), dead)
-                if aborted:
-                    sink.confirm(aborted, Verdict.ABORTED)
-                del self.unconfirmed[position]
-                count += len(dead)
+                for pending in dead:
+                    self.condemn(position, pending.handle)
+                count += len(self.parallel(partial(_abort, sink, context), dead))
+                self._confirm(position)
             except Exception as error:
                 logger.warning(
                     "could not sweep %s of dead transactions (%s: %s); the next epoch tries again",
@@ -69,6 +67,23 @@ class Sweeper:
                     error,
                 )
         return count
+
+    def condemn(self, sink: int, handle: Handle) -> None:
+        """It will be aborted now, and readers have to know: `finish` makes sure of both."""
+        waiting = self.unconfirmed.setdefault(sink, [])
+        if handle not in waiting:
+            waiting.append(handle)
+
+    def finish(self) -> None:
+        """Abort for certain what an abort did not answer for, and tell readers; or raise."""
+        for position in list(self.unconfirmed):
+            self.parallel(self.sinks[position].abort, self.unconfirmed[position])
+            self._confirm(position)
+
+    def _confirm(self, sink: int) -> None:
+        if sink in self.unconfirmed:
+            self.sinks[sink].confirm(self.unconfirmed[sink], Verdict.ABORTED)
+            del self.unconfirmed[sink]
 
     def dead(
         self, found: Sequence[Pending], sink: int, next_key: RecordKey, closed: bool = False
@@ -97,10 +112,9 @@ class Sweeper:
         return named
 
 
-def _abort(sink: Sink[Any], context: JsonValue, pending: Pending) -> Handle:
+def _abort(sink: Sink[Any], context: JsonValue, pending: Pending) -> None:
     sink.recover_and_abort(pending.handle, context)
     logger.info("aborted %s, which belongs to no epoch", pending.handle)
-    return pending.handle
 
 
 def _is_past(pending: Pending, next_key: RecordKey, closed: bool) -> bool:

@@ -22,7 +22,7 @@ TARGETS = ("", "", "", "commit", "commit", "list", "vote", "finish", "describe")
 TARGETS_OF = {
     "objects": ("create records", "create records", "create", "delete"),
     "disk": ("disk: linked /ledger/records", "disk: linked", "disk: flush", "disk"),
-    "broker": ("abort", "initialise", "produce", "describe"),
+    "broker": ("abort", "initialise", "produce", "describe", "tell"),
     "database": ("roll back", "prepare", "is prepared", "has witness"),
     "forgetful": ("roll back", "prepare", "is prepared"),
 }
@@ -79,6 +79,7 @@ class RandomAdversary:
         self._kinds: dict[str, tuple[Fault, ...]] = {
             **dict.fromkeys(self._targets, anything),
             "commit": (*anything, *late, self._crash, self._fail_for_long, self._orphan),
+            "tell": (self._fail, self._fail, self._late, self._crash, self._end_process),
             **dict.fromkeys(("is prepared", "has witness", "describe"), in_between),
             **dict.fromkeys(on_disk, disk),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from assent.protocol.errors import FencedError, RetriableError
@@ -51,6 +51,10 @@ class Broker:
         self.timeout = timeout
         self.busy = 0
         """So many answers will be that an earlier transaction is still being completed."""
+        self.leaves_out = 0
+        """So many transactions will end without a word to those who read."""
+        self._untold: dict[int, list[Transaction]] = {}
+        """By producer id: what has ended, and readers take it for a part of what comes next."""
         self._witness = witness
         self._sink = sink
         self._first_epoch = first_epoch
@@ -107,7 +111,14 @@ class Broker:
         known.transaction.rows.extend(rows)
         known.used_at, known.sequence = now, sequence + 1
 
-    def end(self, wanted: str, producer: ProducerIdentity, commit: bool, now: float) -> int:
+    def end(
+        self,
+        wanted: str,
+        producer: ProducerIdentity,
+        commit: bool,
+        now: float,
+        by_task: bool = False,
+    ) -> int:
         """EndTxn: the answers are those of docs/kafka-verdicts.md."""
         known = self.ids.get(wanted)
         if known is None:
@@ -117,7 +128,9 @@ class Broker:
             if self._is_busy(known):
                 return _CONCURRENT
             if known.state is State.ONGOING:
-                self._end(known, commit, raises=bumps)
+                untold = self.leaves_out > 0 and not by_task
+                self.leaves_out -= untold
+                self._end(known, commit, raises=bumps, untold=untold)
                 known.used_at = now
                 return _NONE
             if known.state is State.EMPTY:
@@ -136,6 +149,18 @@ class Broker:
         if known is None:
             return None
         return Described(wanted, known.state, known.producer, known.started_at, self.timeout)
+
+    def tell(self, handles: Iterable[str], end: Verdict) -> None:
+        """Tell those who read, as far as they were not told. It has to have ended."""
+        for handle in handles:
+            if self._witness.transactions[handle].state is Verdict.PENDING:
+                raise RetriableError(f"{handle} is open")
+        for waiting in self._untold.values():
+            for transaction in [one for one in waiting if one.handle in handles]:
+                if transaction.state is not end:
+                    self._witness.violate(f"{transaction.handle} is shown as {end.value}")
+                waiting.remove(transaction)
+                self._witness.untold.discard(transaction.handle)
 
     def give_up(self, transaction: Transaction) -> None:
         """The timeout of an open transaction."""
@@ -159,8 +184,9 @@ class Broker:
     def restart(self) -> None:
         """All that was acknowledged is on disk."""
 
-    def _end(self, known: IdState, commit: bool, raises: bool) -> None:
+    def _end(self, known: IdState, commit: bool, raises: bool, untold: bool = False) -> None:
         assert known.transaction is not None
+        producer_id = known.producer.producer_id
         if raises:
             known.producer = self._raised(known.producer)
         known.state = _ENDS[commit]
@@ -168,6 +194,17 @@ class Broker:
             self._witness.saw_commit(known.transaction)
         else:
             known.transaction.state = Verdict.ABORTED
+        if untold:
+            self._untold.setdefault(producer_id, []).append(known.transaction)
+            self._witness.untold.add(known.transaction.handle)
+            return
+        for before in self._untold.pop(producer_id, ()):
+            self._witness.untold.discard(before.handle)
+            if before.state is not known.transaction.state:
+                self._witness.violate(
+                    f"{before.handle} ends again, with {known.transaction.handle}, which is "
+                    f"{known.transaction.state.value}"
+                )
 
     def _is_busy(self, known: IdState) -> bool:
         if self.busy and known.state in _ENDS.values():
@@ -283,13 +320,14 @@ class BrokerSink(Sink[BrokerTransaction]):
 
     def abort(self, handle: Handle) -> None:
         actor = self._actor()
-        self._witness.saw_abort_asked(handle.name, actor is not None and actor.kind == "task")
+        by_task = actor is not None and actor.kind == "task"
+        self._witness.saw_abort_asked(handle.name, by_task)
         wanted, producer = _parts(handle)
         end = self.verdict(handle)
         if end is Verdict.PENDING:
             code = self._network.request(
                 f"abort {handle.name}",
-                lambda: self._broker.end(wanted, producer, False, self._now()),
+                lambda: self._broker.end(wanted, producer, False, self._now(), by_task),
             )
             if classify(code) is Answer.DONE:
                 return
@@ -298,6 +336,10 @@ class BrokerSink(Sink[BrokerTransaction]):
             raise FencedError(f"{handle.name} was to be aborted, but is committed")
         if end is Verdict.PENDING:
             raise RetriableError(f"{handle.name} is still open")
+
+    def confirm(self, handles: Sequence[Handle], end: Verdict) -> None:
+        names = [handle.name for handle in handles]
+        self._network.request(f"tell of {names}", lambda: self._broker.tell(names, end))
 
     def verdict(self, handle: Handle) -> Verdict:
         wanted, producer = _parts(handle)

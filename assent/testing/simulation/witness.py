@@ -45,6 +45,8 @@ class Witness:
         self.records: dict[RecordKey, Record] = {}
         self.transactions: dict[str, Transaction] = {}
         self.visible: list[Counter[int]] = [Counter() for _ in range(sinks)]
+        self.untold: set[str] = set()
+        """Handles whose end readers do not know of."""
         self.is_flushed: Callable[[str], bool] = lambda name: True
         self.policy = Policy()
         self._rows_of = rows_of
@@ -190,6 +192,9 @@ class Witness:
             for epoch in range(record.completed_through + 1):
                 if not self.is_visible(epoch):
                     self.violate(f"{record.key} calls epoch {epoch} complete, which it is not")
+        if isinstance(record, Decision):
+            for handle in self._untold_before(record):
+                self.violate(f"{record.key} is decided before readers see {handle}")
         if isinstance(record, Amendment):
             self._saw_losses(record)
         for prepared in _prepared(record):
@@ -200,6 +205,20 @@ class Witness:
                 self.violate(f"{handle} is named twice")
             self._named[handle] = record.key
         self.records[record.key] = record
+
+    def _untold_before(self, decision: Decision) -> list[str]:
+        """What is committed in earlier epochs, and readers do not see."""
+        earlier = [
+            self.decided(record)
+            for record in self.records.values()
+            if isinstance(record, Decision) and record.epoch < decision.epoch
+        ]
+        return [
+            prepared.handle.name
+            for decided in earlier
+            for prepared in decided.transactions().values()
+            if prepared.handle.name in self.untold
+        ]
 
     def _saw_losses(self, amendment: Amendment) -> None:
         """Rows are given up only where the options or an operator say so, and if they are gone."""

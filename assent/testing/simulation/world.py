@@ -58,6 +58,8 @@ class Setting:
     """The number of tasks in each epoch, each with one row; None for what the seed says."""
     ahead: bool = False
     """Whether processes outlive their tasks, and initialise ids of Kafka ahead of need."""
+    untold: int = 0
+    """Of so many transactions, the first ones, Kafka does not tell readers how they ended."""
 
     @classmethod
     def draw(cls, choices: Choices) -> Setting:
@@ -76,6 +78,7 @@ class Setting:
             choices.pick(2) == 1,
             choices.pick(15),
             ahead=choices.pick(2) == 1,
+            untold=choices.one_of((0, 0, 1, 2, 5)),
         )
 
 
@@ -115,6 +118,7 @@ class World:
             last = kind == "broker last"
             version = 2 if last else int(kind[-1])
             broker = Broker(witness, position, version, BROKER_TIMEOUT, 32765 if last else 0)
+            broker.leaves_out = self.setting.untold
             self.stores.append(broker)
             self.sinks.append(
                 BrokerSink(
