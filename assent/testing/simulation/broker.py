@@ -53,6 +53,7 @@ class Broker:
         """So many answers will be that an earlier transaction is still being completed."""
         self.leaves_out = 0
         """So many transactions will end without a word to those who read."""
+        self.leaves_aborts_out = True
         self._untold: dict[int, list[Transaction]] = {}
         """By producer id: what has ended, and readers take it for a part of what comes next."""
         self._witness = witness
@@ -128,7 +129,8 @@ class Broker:
             if self._is_busy(known):
                 return _CONCURRENT
             if known.state is State.ONGOING:
-                untold = self.leaves_out > 0 and not by_task
+                silent = commit or (self.leaves_aborts_out and not by_task)
+                untold = self.leaves_out > 0 and silent
                 self.leaves_out -= untold
                 self._end(known, commit, raises=bumps, untold=untold)
                 known.used_at = now

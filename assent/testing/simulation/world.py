@@ -119,6 +119,8 @@ class World:
             version = 2 if last else int(kind[-1])
             broker = Broker(witness, position, version, BROKER_TIMEOUT, 32765 if last else 0)
             broker.leaves_out = self.setting.untold
+            # A committing process that dies alone takes with it what it has aborted.
+            broker.leaves_aborts_out = self.setting.one_process
             self.stores.append(broker)
             self.sinks.append(
                 BrokerSink(
