@@ -888,15 +888,21 @@ def test_nothing_is_decided_before_readers_see_the_epoch_before(
     assert ends.count(Verdict.COMMITTED) == 2
 
 
-def test_what_is_swept_is_confirmed_as_aborted_also_later(query: Query) -> None:
-    coordinator = query.start()
+def run_with_a_loser(query: Query, coordinator: Coordinator) -> Handle:
+    """Epoch 0, of which two attempts at a task were written; gives the one that was swept."""
     assignment = query.plan(coordinator, 0)
     votes = query.write(assignment, 0, [[1]])
     (loser,) = handles(query.write(assignment, 0, [[1]], attempt=1))
-    query.sink.failing["confirm"] = RetriableError("no leader")
     coordinator.commit(votes, 0)
     query.checkpoint.committed.add(0)
     assert query.sink.verdict(loser) is Verdict.ABORTED
+    return loser
+
+
+def test_what_is_swept_is_confirmed_as_aborted_also_later(query: Query) -> None:
+    coordinator = query.start()
+    query.sink.failing["confirm"] = RetriableError("no leader")
+    loser = run_with_a_loser(query, coordinator)
     assert query.sink.confirmed == []
     del query.sink.failing["confirm"]
     query.run(coordinator, 1, [[2]])
@@ -905,13 +911,8 @@ def test_what_is_swept_is_confirmed_as_aborted_also_later(query: Query) -> None:
 
 def test_an_abort_whose_answer_was_lost_is_confirmed_too(query: Query) -> None:
     coordinator = query.start()
-    assignment = query.plan(coordinator, 0)
-    votes = query.write(assignment, 0, [[1]])
-    (loser,) = handles(query.write(assignment, 0, [[1]], attempt=1))
     query.sink.failing["abort answered"] = RetriableError("no answer")
-    coordinator.commit(votes, 0)
-    query.checkpoint.committed.add(0)
-    assert query.sink.verdict(loser) is Verdict.ABORTED
+    loser = run_with_a_loser(query, coordinator)
     del query.sink.failing["abort answered"]
     query.run(coordinator, 1, [[2]])
     assert query.sink.confirmed.count((loser, Verdict.ABORTED)) == 1
@@ -919,9 +920,6 @@ def test_an_abort_whose_answer_was_lost_is_confirmed_too(query: Query) -> None:
 
 def test_nothing_is_decided_before_readers_know_what_is_aborted(query: Query) -> None:
     coordinator = query.start()
-    assignment = query.plan(coordinator, 0)
-    votes = query.write(assignment, 0, [[1]])
-    query.write(assignment, 0, [[1]], attempt=1)
     confirm = query.sink.confirm
 
     def refuse(handles: Sequence[Handle], end: Verdict) -> None:
@@ -930,8 +928,7 @@ def test_nothing_is_decided_before_readers_know_what_is_aborted(query: Query) ->
         confirm(handles, end)
 
     query.sink.confirm = refuse  # type: ignore[method-assign]
-    coordinator.commit(votes, 0)
-    query.checkpoint.committed.add(0)
+    run_with_a_loser(query, coordinator)
     with pytest.raises(RetriableError, match="no leader"):
         query.run(coordinator, 1, [[2]])
     assert [decision.epoch for decision in query.decisions()] == [0]

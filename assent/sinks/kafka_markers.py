@@ -96,7 +96,8 @@ class Markers:
                 return None
             # The coordinator is asked in between: only what is open after it has finished is
             # without a marker, and would stay so.
-            left = [each.ended for each in found if self._is_finished(each.ended, patience)]
+            seen = {each.ended.producer: each.ended for each in found}  # it may be in many places
+            left = [each for each in seen.values() if self._is_finished(each, patience)]
             again = self._open(left, patience, believed)
             if isinstance(again, str):
                 return again
@@ -170,22 +171,23 @@ class Markers:
     def _write(self, found: _Open, patience: Patience) -> None:
         """Write the marker that the coordinator left out."""
         ended = found.ended
-        _, version = self._describe(ended.transactional_id, patience)
-        # As the coordinator would: what the producer still sends at the old epoch is refused.
-        raised = 1 if version >= BUMPING_TRANSACTIONS else 0
-        kind = WriteTxnMarkersRequest.WritableTxnMarker
-        marker = kind(
-            producer_id=ended.producer.producer_id,
-            producer_epoch=ended.producer.epoch + raised,
-            transaction_result=ended.committed,
-            topics=[
-                kind.WritableTxnMarkerTopic(name=found.topic, partition_indexes=[found.partition])
-            ],
-            coordinator_epoch=max(found.coordinator_epoch, 0),
-            transaction_version=version,
-        )
 
         def make(connection: Connection) -> Any:
+            version = connection.features.get("transaction.version", 0)
+            # As the coordinator would: what the producer still sends at the old epoch is refused.
+            raised = 1 if version >= BUMPING_TRANSACTIONS else 0
+            kind = WriteTxnMarkersRequest.WritableTxnMarker
+            place = kind.WritableTxnMarkerTopic(
+                name=found.topic, partition_indexes=[found.partition]
+            )
+            marker = kind(
+                producer_id=ended.producer.producer_id,
+                producer_epoch=ended.producer.epoch + raised,
+                transaction_result=ended.committed,
+                topics=[place],
+                coordinator_epoch=max(found.coordinator_epoch, 0),
+                transaction_version=version,
+            )
             return WriteTxnMarkersRequest(
                 version=connection.version(WriteTxnMarkersRequest), markers=[marker]
             )
