@@ -2,6 +2,9 @@
 
 Each is a command of its own, with options of its own: `python -m bench.growth --help`. Each runs
 in a process of its own, so that none warms another up. What fails is said, and the others go on.
+
+All of them take hours. The file of results is written after each; what it holds is not run again,
+unless it is named.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.command import say
 from bench.machine import machine, versions
@@ -48,40 +53,79 @@ def measure(name: str, *, quick: bool) -> dict[str, Any] | None:
         return found
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The results so far: of one machine, in the order of the benchmarks."""
+
+    file: Path | None
+    quick: bool
+    machine: Mapping[str, str]
+    benches: dict[str, Any] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path | None, *, quick: bool) -> Self:
+        """Those of the file. ValueError if they cannot stand beside what will be measured."""
+        kept = cls(file, quick, machine())
+        if file is None or not file.exists():
+            return kept
+        found = json.loads(file.read_text())
+        for name, wanted in (("format", FORMAT), ("quick", quick), ("machine", kept.machine)):
+            if found[name] != wanted:
+                raise ValueError(
+                    f"{file} has results of another {name}: {found[name]!r}, not {wanted!r}; "
+                    "name another file, or remove it"
+                )
+        kept.benches.update({result["bench"]: result for result in found["benches"]})
+        return kept
+
+    def add(self, name: str, result: dict[str, Any] | None) -> None:
+        """What was measured now; None if it failed."""
+        if result is None:
+            self.benches.pop(name, None)
+            self.failed.append(name)
+        else:
+            self.benches[name] = result
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(json.dumps(self.whole(), indent=1, ensure_ascii=False) + "\n")
+
+    def whole(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "quick": self.quick,
+            "machine": self.machine,
+            "versions": versions(),
+            "failed": self.failed,
+            "benches": [self.benches[name] for name in BENCHES if name in self.benches],
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHES)}")
     parser.add_argument("--quick", action="store_true", help="reduced: shows that they work, only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results are kept")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="where plots go, as SVG")
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHES)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; one of {', '.join(BENCHES)}")
-    names = options.names or BENCHES
-    found = {name: measure(name, quick=options.quick) for name in names}
-    failed = [name for name, result in found.items() if result is None]
-    results = [result for result in found.values() if result is not None]
-    if options.json is not None:
-        whole = {
-            "format": FORMAT,
-            "quick": options.quick,
-            "machine": machine(),
-            "versions": versions(),
-            "failed": failed,
-            "benches": results,
-        }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    try:
+        kept = Kept.read(options.json, quick=options.quick)
+    except ValueError as error:
+        parser.error(str(error))
+    for name in options.names or [name for name in BENCHES if name not in kept.benches]:
+        kept.add(name, measure(name, quick=options.quick))
     if options.plots is not None:
         from bench.plot import plot  # needs the extra
 
-        for result in results:
+        for result in kept.whole()["benches"]:
             plot(Result.from_json(result), options.plots)
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    if kept.failed:
+        sys.exit(f"failed: {', '.join(kept.failed)}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.machine import commit
 from bench.result import Measure, Result
 
 
@@ -54,6 +56,8 @@ def run(document: str | None, sizes: Sequence[Size], measure: Measurement) -> No
         sizes={size.name: getattr(options, size.name) for size in sizes},
         seconds=time.monotonic() - started,
         load=load,
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        commit=commit(),
     )
     if options.json is not None:
         options.json.write_text(json.dumps(result.to_json()))

@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 from assent.testing.jars import java
@@ -37,7 +36,6 @@ def machine() -> dict[str, str]:
     memory = re.search(r"MemTotal:\s+(\d+)", _text("/proc/meminfo"))
     processor = re.search(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": processor[1] if processor else platform.processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "unknown",
@@ -47,7 +45,7 @@ def machine() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Of all that takes part; Flink's and Quix Streams' are with their results."""
-    found = {"assent": _commit(), "Python": platform.python_version()}
+    found = {"assent": commit(), "Python": platform.python_version()}
     found["Java"] = _version(java(), "-version")
     found |= {"Kafka": KAFKA, "PostgreSQL": str(POSTGRES)}
     for package in _PACKAGES:
@@ -58,7 +56,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Assent's own version, to the commit."""
     version = importlib.metadata.version("assent")
     done = _output("git", "describe", "--always", "--dirty")
     return f"{version} ({done.strip()})" if done else version

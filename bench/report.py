@@ -79,8 +79,9 @@ def _section(result: Result, plots: str | None) -> Iterator[str]:
     yield f"{result.fairness}\n"
     sizes = ", ".join(f"{name} {_value(value)}" for name, value in result.sizes.items())
     yield (
-        f"`python -m bench.{result.bench}`: {sizes}. It took {result.seconds:.0f} s; the machine's "
-        f"load before it was {result.load:.1f}.\n"
+        f"`python -m bench.{result.bench}`: {sizes}. It took {result.seconds:.0f} s on "
+        f"{result.date}, with {result.commit}; the machine's load before it was "
+        f"{result.load:.1f}.\n"
     )
     for note in result.notes:
         yield f"**Note:** {note}\n"

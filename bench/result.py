@@ -70,6 +70,9 @@ class Result:
     seconds: float = 0.0
     load: float = 0.0
     """Of the machine, as one minute's average, before the benchmark began."""
+    date: str = ""
+    commit: str = ""
+    """Of Assent: what was measured."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "outcomes": [outcome.to_json() for outcome in self.outcomes]}

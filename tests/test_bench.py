@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.__main__ import BENCHES
+from bench.__main__ import BENCHES, Kept
 from bench.plot import plot
 from bench.report import report
 from bench.result import FORMAT, Measure, Result, find, quantile, ratio
@@ -39,6 +39,8 @@ def result(*outcomes: Outcome) -> Result:
         ("something was left out",),
         12.3,
         0.5,
+        "2026-11-16",
+        "0.1 (abcdef)",
     )
 
 
@@ -110,6 +112,7 @@ def test_the_page_holds_every_target_and_measure() -> None:
     assert "something was left out" in page
     assert "All had the same server." in page
     assert "![PostgreSQL](performance/postgres_sink.svg)" in page
+    assert "on 2026-11-16, with 0.1 (abcdef)" in page
     assert "mean nothing" not in page
 
 
@@ -136,6 +139,32 @@ def test_the_speed_of_a_copy_is_counted_from_commit_to_commit() -> None:
     assert Watcher("", "", 2, steps).rows_per_second(1000) == 750 / 3
     at_once = [(0.0, 0), (10.0, 0), (14.0, 1000)]
     assert Watcher("", "", 2, at_once).rows_per_second(1000) == 250
+
+
+def test_what_was_measured_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "results.json"
+    first = Kept.read(file, quick=False)
+    first.add("postgres_sink", result().to_json())
+    first.add("growth", None)
+    again = Kept.read(file, quick=False)
+    assert list(again.benches) == ["postgres_sink"]
+    assert again.failed == []
+    assert "`bench.growth` failed" in report(json.loads(file.read_text()))
+    again.add("kafka_large", replace(result(), bench="kafka_large").to_json())
+    found = json.loads(file.read_text())
+    assert [bench["bench"] for bench in found["benches"]] == ["kafka_large", "postgres_sink"]
+    again.add("postgres_sink", None)
+    assert list(Kept.read(file, quick=False).benches) == ["kafka_large"]
+
+
+def test_results_that_cannot_stand_side_by_side_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    Kept.read(file, quick=False).add("postgres_sink", result().to_json())
+    with pytest.raises(ValueError, match="results of another quick"):
+        Kept.read(file, quick=True)
+    file.write_text(json.dumps(whole(result())))
+    with pytest.raises(ValueError, match="results of another machine"):
+        Kept.read(file, quick=False)
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
