@@ -55,7 +55,8 @@ FAIRNESS = (
     "takes epochs of a fixed number of rows; Flink and Quix Streams commit at an interval of "
     "about the same length. Checkpoints are on the local disk. Spark and Flink have a heap of 2 GB "
     "and copy inside of the JVM (Flink: SQL, raw format, object reuse); Quix Streams runs as two "
-    "processes. Spark's built-in sink is at-least-once; the others are exactly-once."
+    "processes. Spark's built-in sink is at-least-once; the others are exactly-once. The limit in "
+    "bytes of batches for Python is lifted, as docs/tuning.md says; only Assent has such batches."
 )
 SIZES = (
     command.Size("rows", 10_000_000, 20_000, "records to copy"),

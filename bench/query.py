@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -27,6 +27,11 @@ from bench.command import say
 from bench.result import Measure
 
 WARM_UP = 2
+BATCH_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
+_DEFAULT_LIMIT = str(64 * 2**20)
+UNLIMITED = str(2**31 - 1)
+"""Of that limit, as docs/tuning.md has it. With its default Spark asks for a batch's size after
+every row. Only what goes to Python is batched so: Spark's own sinks know nothing of it."""
 _POLL_SECONDS = 0.02
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
@@ -83,19 +88,40 @@ class Query:
     format: str = ""
     stage: Stage = _nowhere
     save: Callable[[DataFrame, Options], None] | None = None
+    spark: Options = field(default_factory=dict)
+    """What the session is set to for this one, against what the others have."""
 
     @property
     def settings(self) -> Options:
-        return shown(self.options)
+        return shown({**self.options, **self.spark})
+
+    def untuned(self) -> Query:
+        """The same in a session that has nothing of docs/tuning.md."""
+        name = f"{self.name}, Spark's own batches"
+        return replace(self, name=name, spark={BATCH_LIMIT: _DEFAULT_LIMIT})
 
     def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:
         folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
         try:
             with self.stage() as place:
                 options = {**self.options, **place}
-                return self._run(warm_up + epochs, folder / "checkpoint", options)[warm_up:]
+                with self._session():
+                    return self._run(warm_up + epochs, folder / "checkpoint", options)[warm_up:]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """A query takes its session's settings when it starts."""
+        conf = self.frame.sparkSession.conf
+        before = {name: conf.get(name) for name in self.spark}
+        for name, value in self.spark.items():
+            conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, was in before.items():
+                conf.set(name, was or "")
 
     def _run(self, epochs: int, checkpoint: Path, options: Options) -> list[Epoch]:
         writer = self.frame.writeStream.option("checkpointLocation", str(checkpoint))
@@ -146,9 +172,10 @@ class Program:
 
 @contextmanager
 def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSession]:
-    """A session as a user would have it: nothing is tuned for the tests."""
+    """A session as a user would have it: nothing is tuned for the tests, all as documented."""
     plain = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        BATCH_LIMIT: UNLIMITED,
         "spark.driver.extraJavaOptions": "",
         "spark.executor.extraJavaOptions": "",
         "spark.driver.memory": "2g",

@@ -179,7 +179,8 @@ def test_at_least_once_is_caught(sink: str, guarantee: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.postgres
 @pytest.mark.faults
 @pytest.mark.long
 def test_no_guarantee_is_caught() -> None:
-    assert torment("kafka", 60, SEED, "none").lost > 0
+    assert torment("postgres-prepared", 60, SEED, "none").lost > 0

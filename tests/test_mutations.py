@@ -25,6 +25,7 @@ from assent.protocol.coordinator import Coordinator
 from assent.protocol.errors import RetriableError
 from assent.protocol.json_value import dump
 from assent.protocol.record import DecidedEpoch, Record
+from assent.protocol.replay import Replay
 from assent.protocol.settler import Settler
 from assent.protocol.verdict import Verdict
 from assent.protocol.vote import Vote
@@ -215,8 +216,8 @@ def ignores_doubt(patch: Patch) -> None:
 
 
 def ignores_an_older_checkpoint(patch: Patch) -> None:
-    patch.setattr(Coordinator, "_refuse_older_checkpoint", lambda self, tail: None)
-    patch.setattr(Coordinator, "_refuse_other_input", lambda self, decision: decision.digest)
+    patch.setattr(Replay, "running", lambda self, tail: None)
+    patch.setattr(Replay, "refuse_other_input", lambda self, decision: None)
 
 
 def completes_what_is_not_committed(patch: Patch) -> None:

@@ -22,6 +22,7 @@ from assent.protocol.name import TransactionName
 from assent.protocol.policy import OnTimeout
 from assent.protocol.record import DecidedEpoch, RecordKey
 from assent.protocol.sweeper import Sweeper
+from assent.protocol.tenure import Tenure
 from assent.protocol.verdict import Verdict
 from assent.sinks import kafka_verdict
 from assent.sinks.kafka_client import ProducerIdentity
@@ -85,7 +86,7 @@ def takes_over_what_may_not_be_flushed(patch: Patch) -> None:
 
 def gives_a_key_to_two_plans(patch: Patch) -> None:
     never = property(lambda self: None, lambda self, key: None)
-    patch.setattr(Coordinator, "_assigned", never)
+    patch.setattr(Tenure, "assigned", never)
 
 
 def forgets_voids_at_once(patch: Patch) -> None:

@@ -45,6 +45,10 @@ class Tail:
         return cls(term, next_place, closed_by, decided)
 
     @property
+    def next_key(self) -> RecordKey:
+        return RecordKey(self.next_place, self.term.number)
+
+    @property
     def newest(self) -> DecidedEpoch | None:
         return self.decided[-1] if self.decided else None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from assent.protocol.checkpoint import Checkpoint
 from assent.protocol.errors import (
     FencedError,
     InDoubtError,
-    LedgerError,
     LossError,
     ReplayError,
     RetriableError,
@@ -38,10 +36,12 @@ from assent.protocol.record import (
     Settlement,
     Void,
 )
+from assent.protocol.replay import Replay
 from assent.protocol.settler import Settler
 from assent.protocol.sink import Sink
 from assent.protocol.step import Moment, Step, Trace, When, no_trace
 from assent.protocol.sweeper import Sweeper
+from assent.protocol.tenure import Tenure
 from assent.protocol.vote import Vote
 
 if TYPE_CHECKING:
@@ -50,12 +50,6 @@ if TYPE_CHECKING:
     from assent.ledger.tail import Tail
 
 logger = logging.getLogger("assent")
-
-_RESTORED = (
-    "An older state of the checkpoint was restored, or part of it was deleted, and going on would "
-    "lose or repeat rows. Restore the checkpoint as a whole, with its _assent folder, or start "
-    "with a new checkpointLocation"
-)
 
 
 @dataclass
@@ -87,10 +81,7 @@ class Coordinator:
     parallel: Parallel = in_threads
     later: Later = field(default_factory=AtOnce)
 
-    _identity: str | None = field(default=None, init=False)
-    _tail: Tail | None = field(default=None, init=False)
-    _assigned: RecordKey | None = field(default=None, init=False)
-    _restored: bool = field(default=False, init=False)
+    _restored: str | None = field(default=None, init=False)
     _previous: dict[str, JsonValue] = field(default_factory=dict, init=False)
     _swept_term: int | None = field(default=None, init=False)
     _confirmed: RecordKey | None = field(default=None, init=False)
@@ -100,6 +91,8 @@ class Coordinator:
             self.sinks, self.policy, self.clock, self.sleep, self.trace, self.parallel
         )
         self._sweeper = Sweeper(self.ledger, self.sinks, self.parallel)
+        self._tenure = Tenure(self.ledger)
+        self._replay = Replay(self.checkpoint, self.ledger.location)
 
     # The planning side
 
@@ -108,16 +101,16 @@ class Coordinator:
         started = self.clock()
         self._reach(When.BEFORE, Step.RECOVER)
         identity = self.ledger.open(self._owner())
-        tail = self._hold_term(identity)
-        with self._holding(tail.term.number):
+        tail = self._tenure.hold(identity)
+        with self._tenure.holding(tail.term.number):
             return self._recover(identity, tail, started)
 
     def _recover(self, identity: Identity, tail: Tail, started: float) -> Assignment:
         """Finish what is decided, sweep what is dead, and say what comes next."""
         term = tail.term
-        running = self._refuse_older_checkpoint(tail)
-        self._restore(tail.newest.decision if tail.newest else None)
-        key, torn, newest = _next_key(tail), None, tail.newest
+        running = self._replay.running(tail)
+        self._restore(identity.identity, tail.newest)
+        key, torn, newest = tail.next_key, None, tail.newest
         for decided in tail.decided:
             if self._is_complete(decided, tail):
                 continue
@@ -139,7 +132,7 @@ class Coordinator:
         self.ledger.prune(tail, self.policy.retained_epochs)
         self._reach(When.AFTER, Step.RECOVER)
         replayed = newest is not None and torn is None and newest.epoch == running
-        self._assigned = None if replayed else key  # nothing is opened in such a replay
+        self._tenure.assigned = None if replayed else key  # nothing is opened in such a replay
         return Assignment(
             identity.identity,
             key,
@@ -152,75 +145,6 @@ class Coordinator:
     def _owner(self) -> Owner:
         names = tuple(f"{sink.kind} {sink.target}" for sink in self.sinks)
         return Owner(self.ledger.location, self.checkpoint.query(), names)
-
-    def _hold_term(self, identity: Identity) -> Tail:
-        """The tail of the term under which this process plans: its own, or else the next."""
-        if self._identity != identity.identity:
-            self._identity, self._tail, self._restored = identity.identity, None, False
-        if self._tail is not None:
-            mine = self._tail.term
-            known, self._tail = self._tail, None  # whoever is fenced starts anew if started again
-            with self._holding(mine.number):
-                tail = self.ledger.follow(known)
-            if self.ledger.has_term(mine.number + 1) or (
-                tail.closed_by is not None and tail.closed_by.run != mine.author.run
-            ):
-                raise self._fenced(mine.number)
-            if tail.closed_by is None and self._assigned != _next_key(tail):
-                self._tail = tail
-                return tail
-            # Tasks of an earlier plan may still be at work under that key, and no abort has voided
-            # it: a key is given to one plan only, so that no two attempts share a name.
-        self._tail = self.ledger.take(nonce())
-        return self._tail
-
-    @contextmanager
-    def _holding(self, term: int) -> Iterator[None]:
-        """What a run misses that has lost its term is no damage: the newer run moved on."""
-        try:
-            yield
-        except (LedgerError, LossError) as error:
-            if self.ledger.has_term(term + 1):
-                raise self._fenced(term) from error
-            raise
-
-    def _fenced(self, term: int) -> FencedError:
-        return FencedError(
-            f"another run of this query has taken over the ledger at {self.ledger.location}: it "
-            f"closed term {term}, which this run held. This run stops, and has committed nothing "
-            "since. Make sure that only one driver runs the query"
-        )
-
-    def _refuse_older_checkpoint(self, tail: Tail) -> int | None:
-        """Epochs only grow, and an epoch's input never changes (rule 7). Returns the one to run."""
-        newest = self.checkpoint.newest_epoch()
-        if newest is None or tail.newest is None:
-            return newest
-        if newest < tail.newest.epoch:
-            raise ReplayError(
-                f"Spark is at epoch {newest}, but epoch {tail.newest.epoch} is decided in the "
-                f"ledger at {self.ledger.location}. {_RESTORED}"
-            )
-        if newest == tail.newest.epoch:
-            self._refuse_other_input(tail.newest.decision)
-        return newest
-
-    def _refuse_other_input(self, decision: Decision) -> str:
-        digest = self._digest(decision.epoch)
-        if digest != decision.digest:
-            raise ReplayError(
-                f"epoch {decision.epoch} was decided for other input than what Spark's offset log "
-                f"now holds for it (ledger at {self.ledger.location}). {_RESTORED}"
-            )
-        return digest
-
-    def _digest(self, epoch: int) -> str:
-        digest = self.checkpoint.digest(epoch)
-        if digest is None:
-            raise ReplayError(
-                f"Spark's offset log has no entry for epoch {epoch}, which is running. {_RESTORED}"
-            )
-        return digest
 
     def _is_complete(self, decided: DecidedEpoch, tail: Tail) -> bool:
         """Known from a later decision, or from Spark's commit log: no store has to be asked."""
@@ -237,11 +161,11 @@ class Coordinator:
         self.later.wait()
         ballot = Ballot.count(votes, epoch)
         assignment = ballot.assignment
-        with self._holding(assignment.key.term):
+        with self._tenure.holding(assignment.key.term):
             decided = self._load(assignment.decided)
-        self._restore(decided.decision if decided else None)
+        self._restore(assignment.identity, decided)
         if decided is not None and epoch == decided.epoch:
-            self._refuse_other_input(decided.decision)
+            self._replay.refuse_other_input(decided.decision)
             if assignment.decided is not None and assignment.decided.torn is None:
                 return  # finished when it was planned: Spark may now write its commit log
         self._confirm(decided if decided is not None and decided.epoch < epoch else None)
@@ -307,7 +231,7 @@ class Coordinator:
         if assignment is None:
             return
         void = Void(assignment.key, Author(assignment.run, nonce()), self.clock())
-        with self._holding(assignment.key.term):
+        with self._tenure.holding(assignment.key.term):
             standing = self.ledger.write(void)
         if not isinstance(standing, Void):
             return
@@ -360,7 +284,7 @@ class Coordinator:
             snapshots = {listener.name: listener.snapshot(epoch) for listener in self.listeners}
             record = ballot.decision(
                 author,
-                self._digest(epoch),
+                self._replay.digest(epoch),
                 self.clock(),
                 contexts=tuple(sink.user_context(epoch) for sink in self.sinks),
                 snapshots={name: state for name, state in snapshots.items() if state is not None},
@@ -471,21 +395,18 @@ class Coordinator:
             listener.on_epoch_complete(epoch)
         self._reach(When.AFTER, Step.COMPLETE, epoch)
 
-    def _restore(self, decision: Decision | None) -> None:
-        """Hand the newest snapshots back, once per run and process."""
-        if self._restored:
+    def _restore(self, identity: str, newest: DecidedEpoch | None) -> None:
+        """Hand the newest snapshots back, once per query and process."""
+        if self._restored == identity:
             return
-        self._restored = True
-        for listener in self.listeners if decision else ():
-            if decision is not None and listener.name in decision.snapshots:
-                listener.restore(decision.epoch, decision.snapshots[listener.name])
+        self._restored = identity
+        snapshots = newest.decision.snapshots if newest else {}
+        for listener in self.listeners:
+            if newest is not None and listener.name in snapshots:
+                listener.restore(newest.epoch, snapshots[listener.name])
 
     def _reach(self, when: When, step: Step, epoch: int | None = None) -> None:
         self.trace(Moment(when, step, epoch))
-
-
-def _next_key(tail: Tail) -> RecordKey:
-    return RecordKey(tail.next_place, tail.term.number)
 
 
 def _completed_through(tail: Tail, torn: Torn | None) -> int | None:
