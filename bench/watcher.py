@@ -17,8 +17,8 @@ _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 30.0
 _READ_AT_ONCE = 10_000
 _READ_SECONDS = 0.2
-WARM_UP = 0.2
-"""The part of the records that does not count: engines start, and Java warms up."""
+WARM_UP = 0.5
+"""The part of the records that does not count: engines start, and Java compiles as it goes."""
 
 
 @dataclass
