@@ -88,16 +88,20 @@ class Kept:
             self.benches[name] = result
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(json.dumps(self.whole(), indent=1, ensure_ascii=False) + "\n")
+            self.file.write_text(json.dumps(self._whole(), indent=1, ensure_ascii=False) + "\n")
 
-    def whole(self) -> dict[str, Any]:
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [self.benches[name] for name in BENCHES if name in self.benches]
+
+    def _whole(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "quick": self.quick,
             "machine": self.machine,
             "versions": versions(),
             "failed": self.failed,
-            "benches": [self.benches[name] for name in BENCHES if name in self.benches],
+            "benches": self.results,
         }
 
 
@@ -122,7 +126,7 @@ def main() -> None:
     if options.plots is not None:
         from bench.plot import plot  # needs the extra
 
-        for result in kept.whole()["benches"]:
+        for result in kept.results:
             plot(Result.from_json(result), options.plots)
     if kept.failed:
         sys.exit(f"failed: {', '.join(kept.failed)}")
