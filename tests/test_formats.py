@@ -67,7 +67,12 @@ VOTE = Vote(
         KEY,
         RUN,
         completed_through=5,
-        decided=Decided(6, RecordKey(15, 1), (RecordKey(16, 2),), Torn(False, ((0, 0), (1, 1)))),
+        decided=Decided(
+            6,
+            RecordKey(15, 1),
+            (RecordKey(16, 2),),
+            Torn(False, {(0, 0): share(0).fingerprint, (1, 1): share(1).fingerprint}),
+        ),
         recover_seconds=0.125,
     ),
     share(1),
@@ -144,8 +149,8 @@ def test_records_of_version_1_are_written_byte_for_byte(kind: str) -> None:
     assert dump(RECORDS[kind].to_json()).encode() == golden(f"{kind}-1.json")
 
 
-def test_votes_of_version_1_are_read_and_written_byte_for_byte() -> None:
-    text = golden("vote-1.json").decode()
+def test_votes_of_version_2_are_read_and_written_byte_for_byte() -> None:
+    text = golden("vote-2.json").decode()
     assert Vote.parse(text) == VOTE
     assert str(VOTE) == text
 
@@ -161,12 +166,13 @@ def test_handles_of_version_1_are_read_and_written_byte_for_byte() -> None:
 
 
 def test_every_golden_file_is_used() -> None:
-    expected = {f"{kind}-1.json" for kind in RECORDS} | {"vote-1.json", "handles-1.txt"}
+    expected = {f"{kind}-1.json" for kind in RECORDS} | {"vote-2.json", "handles-1.txt"}
     assert {path.name for path in GOLDEN.iterdir()} == expected
 
 
 def newer(content: bytes) -> bytes:
-    return dump({**json.loads(content), "version": 2}).encode()
+    value = json.loads(content)
+    return dump({**value, "version": value["version"] + 1}).encode()
 
 
 PLACES = {
@@ -206,9 +212,9 @@ def test_a_handle_of_version_2_is_refused_with_the_files_name(kind: str) -> None
         Handle.parse("files/2:name")
 
 
-def test_a_vote_of_version_2_is_refused_with_the_remedy() -> None:
+def test_a_vote_of_version_3_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="same release of assent"):
-        Vote.parse(newer(golden("vote-1.json")).decode())
+        Vote.parse(newer(golden("vote-2.json")).decode())
 
 
 # Anything at all: an error that says so, or a value that reads back the same.

@@ -11,10 +11,12 @@ import pytest
 
 from assent.protocol.assignment import Assignment, Decided, Torn
 from assent.protocol.errors import ConfigurationError
+from assent.protocol.fingerprint import Fingerprint
 from assent.protocol.guarantee import Guarantee
 from assent.protocol.name import TransactionName
 from assent.protocol.participant import Participant
 from assent.protocol.record import RecordKey
+from assent.protocol.share import Share
 from assent.protocol.step import Moment
 from assent.protocol.verdict import Verdict
 from assent.testing.memory import MemoryServer, MemorySink, MemoryTransaction
@@ -51,19 +53,27 @@ def decided(torn: Torn | None) -> Assignment:
     return replace(ASSIGNMENT, decided=Decided(7, RecordKey(2, 2), torn=torn))
 
 
-@pytest.mark.parametrize(
-    "torn",
-    [
-        pytest.param(None, id="the epoch is complete"),
-        pytest.param(Torn(False, ((0, 0), (2, 0))), id="other partitions are torn"),
-    ],
-)
-def test_a_skipped_vote_reads_no_input_and_opens_nothing(
-    sink: WatchedSink, torn: Torn | None
-) -> None:
-    vote = Participant([sink], decided(torn)).vote(7, 1, 0, Unreadable())
+def fingerprint_of(rows: list[int]) -> str:
+    fingerprint = Fingerprint()
+    for batch in batches(rows):
+        fingerprint.update(batch)
+    return str(fingerprint)
+
+
+def test_a_skipped_vote_reads_no_input_and_opens_nothing(sink: WatchedSink) -> None:
+    vote = Participant([sink], decided(None)).vote(7, 1, 0, Unreadable())
     assert vote.skipped
     assert vote.share.prepared == ()
+    assert sink.operations == []
+
+
+def test_a_task_that_holds_nothing_of_what_is_torn_opens_nothing_and_says_what_it_read(
+    sink: WatchedSink,
+) -> None:
+    torn = Torn(False, {(1, 0): fingerprint_of([4]), (2, 0): fingerprint_of([1, 2, 3, 4])})
+    vote = Participant([sink], decided(torn)).vote(7, 1, 0, batches([1, 2, 3]))
+    assert vote.skipped
+    assert vote.share == Share(1, 0, fingerprint_of([1, 2, 3]), ())
     assert sink.operations == []
 
 
@@ -72,7 +82,8 @@ def test_a_skipped_vote_reads_no_input_and_opens_nothing(
     [
         pytest.param(8, None, id="the next epoch"),
         pytest.param(7, Torn(True), id="torn as a whole"),
-        pytest.param(7, Torn(False, ((1, 0),)), id="torn here"),
+        pytest.param(7, Torn(False, {(1, 0): fingerprint_of([1, 2, 3])}), id="torn here"),
+        pytest.param(7, Torn(False, {(0, 0): fingerprint_of([3, 1, 2])}), id="torn elsewhere"),
     ],
 )
 def test_a_task_whose_part_is_not_committed_writes(

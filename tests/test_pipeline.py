@@ -16,8 +16,11 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from assent.protocol.name import TransactionName
+from assent.protocol.record import Amendment
 from assent.sinks.kafka_brokers import Brokers
 from assent.sinks.kafka_group import ConsumerGroup
+from assent.spark.assembly import open_checkpoint
 from assent.testing.crash import CrashPoint
 from assent.testing.kafka import KafkaCluster
 from assent.testing.pipeline import ROWS_PER_EPOCH, SECONDS, Pipeline, from_kafka, scripted
@@ -195,6 +198,44 @@ def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
             views.add(epochs=1)
             pipeline.finish()
             pipeline.assert_exactly_once(watch)
+
+
+# An epoch of which a part is missing
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+def test_what_is_missing_of_an_epoch_is_written_again_whichever_task_gets_it(
+    kafka: KafkaCluster, postgres: Postgres, tmp_path: Path
+) -> None:
+    """An administrator commits one transaction of a decided epoch and rolls the other back.
+
+    Spark's Kafka source hands the partitions of this topic to its tasks in one order when an
+    epoch is new, and in another when it is replayed: it depends on the topic's name. A task that
+    wrote what is there already would fail for the table's key.
+    """
+    stage = PostgresStage(postgres, "prepared")
+    given = from_kafka(kafka, epochs=3, topic="app-topic-fda24494d9316ee0")
+    pipeline = Pipeline(tmp_path, stage, given)
+    postgres.run(
+        f'CREATE TABLE "{pipeline.trial}".views ("partition" int, "offset" bigint, app text, '
+        'page text, "user" text, viewed_at timestamptz, PRIMARY KEY ("partition", "offset"))'
+    )
+    with pipeline.watch() as watch:
+        with pipeline.start("after-decide@1") as driver:
+            driver.await_marker(SECONDS)
+            driver.kill_all()
+        one, other = stage.pending(pipeline.trial)
+        postgres.run(f"COMMIT PREPARED '{one}'")
+        postgres.run(f"ROLLBACK PREPARED '{other}'")
+        pipeline.finish()
+        pipeline.assert_exactly_once(watch)
+    ledger, _ = open_checkpoint(str(pipeline.checkpoint))
+    records = map(ledger.read, ledger.record_keys())
+    [amendment] = [record for record in records if isinstance(record, Amendment)]
+    [share] = amendment.shares
+    by = TransactionName.parse(share.prepared[0].handle.name.partition(".")[0])
+    assert by.partition != share.partition, "the order was the same: it shows nothing"
 
 
 # Several sinks in one epoch

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from assent.protocol.json_value import (
+    as_text,
     as_whole,
     flag,
     number,
@@ -23,21 +24,27 @@ class Torn:
     """Which parts of a decided epoch the store gave up and the tasks have to write again.
 
     `whole` when nothing of the epoch was committed: then everything is written again, by any
-    number of tasks. Otherwise `parts` are the (partition, sink) to be written again.
+    number of tasks. Otherwise `parts` are the (partition, sink) to be written again, each with
+    the fingerprint of its rows: by that, not by its number, a task knows that it holds one.
     """
 
     whole: bool
-    parts: tuple[tuple[int, int], ...] = ()
+    parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+    def sinks_of(self, fingerprint: str) -> tuple[int, ...]:
+        """The sinks that have to get these rows again."""
+        return tuple(sorted({at[1] for at, torn in self.parts.items() if torn == fingerprint}))
 
     def to_json(self) -> dict[str, Any]:
-        return {"whole": self.whole, "parts": [list(part) for part in self.parts]}
+        parts = [[*part, fingerprint] for part, fingerprint in self.parts.items()]
+        return {"whole": self.whole, "parts": parts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Torn:
-        parts = tuple(
-            (as_whole(partition, "parts"), as_whole(sink, "parts"))
-            for partition, sink in sequence(value, "parts")
-        )
+        parts = {
+            (as_whole(partition, "parts"), as_whole(sink, "parts")): as_text(torn, "parts")
+            for partition, sink, torn in sequence(value, "parts")
+        }
         return cls(flag(value, "whole"), parts)
 
 
@@ -84,16 +91,12 @@ class Assignment:
     decided: Decided | None = None
     recover_seconds: float = 0.0
 
-    def sinks_to_write(self, epoch: int, partition: int, sinks: int) -> tuple[int, ...]:
-        """The sinks into which a task has to write: none when its part is decided already."""
-        if self.decided is None or epoch != self.decided.epoch:
-            return tuple(range(sinks))
-        torn = self.decided.torn
-        if torn is None:
-            return ()
-        if torn.whole:
-            return tuple(range(sinks))
-        return tuple(sorted(sink for part, sink in torn.parts if part == partition))
+    def is_decided(self, epoch: int) -> bool:
+        """Whether all of the epoch, or a part of it, is committed."""
+        decided = self.decided
+        if decided is None or epoch != decided.epoch:
+            return False
+        return decided.torn is None or not decided.torn.whole
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from assent.protocol.assignment import Assignment
+from assent.protocol.assignment import Assignment, Torn
 from assent.protocol.errors import ReplayError
+from assent.protocol.fingerprint import NO_ROWS
 from assent.protocol.json_value import JsonValue
 from assent.protocol.record import Amendment, Author, DecidedEpoch, Decision
 from assent.protocol.share import Share
@@ -78,8 +79,11 @@ class Ballot:
         )
 
     def amendment(self, author: Author, decided: DecidedEpoch, now: float) -> Amendment:
-        """The amendment that these votes make to a torn decision."""
+        """The amendment that these votes make to a torn decision, or a ReplayError."""
         torn = self.assignment.decided.torn if self.assignment.decided else None
+        assert torn is not None
+        # Nothing of an epoch that is torn as a whole is visible, so any replay of it will do.
+        shares = self.shares if torn.whole else self._replacements(decided, torn)
         return Amendment(
             self.assignment.key,
             author,
@@ -87,41 +91,48 @@ class Ballot:
             self.epoch,
             now,
             len(self.votes),
-            whole=torn is not None and torn.whole,
-            shares=self.shares,
+            whole=torn.whole,
+            shares=shares,
         )
 
-    def refuse_other_replay(self, decided: DecidedEpoch) -> None:
-        """Raise unless these votes rewrite exactly what is torn, with the same content."""
-        torn = self.assignment.decided.torn if self.assignment.decided else None
-        if torn is not None and torn.whole:
-            return  # nothing of the epoch is visible, so any replay of it will do
-        wanted = set(torn.parts) if torn else set()
-        committed = sorted(set(decided.transactions()) - wanted)
-        state = (
-            f"(partition, sink) committed: {committed}; not committed: {sorted(wanted)}. Nothing "
-            "was written twice. Make the query deterministic, or settle the open ones: "
-            "assent settle CHECKPOINT HANDLE committed|lost"
-        )
-        if len(self.votes) != decided.tasks:
-            raise ReplayError(
-                f"epoch {self.epoch} is torn, and its replay has {len(self.votes)} tasks instead "
-                f"of {decided.tasks}: partitions cannot be matched. {state}"
+    def _replacements(self, decided: DecidedEpoch, torn: Torn) -> tuple[Share, ...]:
+        """The shares that take the places of what is torn, if all of the epoch is the same again.
+
+        A share is known by its content, not by its partition: which task gets which part of the
+        input is not part of Spark's promise. Its Kafka source, for one, may list the partitions
+        of a topic in another order when an epoch is replayed.
+        """
+        found: dict[str, list[Share]] = {}
+        for vote in self.votes:
+            found.setdefault(vote.share.fingerprint, []).append(vote.share)
+        missing, replacements = [], []
+        for partition, fingerprint in sorted(decided.fingerprints().items()):
+            if not found.get(fingerprint):
+                missing.append(partition)
+                continue
+            share = found[fingerprint].pop()
+            prepared = tuple(
+                entry for entry in share.prepared if (partition, entry.sink) in torn.parts
             )
-        found = {
-            (share.partition, prepared.sink) for share in self.shares for prepared in share.prepared
+            if prepared:
+                replacements.append(replace(share, partition=partition, prepared=prepared))
+        rewritten = {
+            (share.partition, entry.sink) for share in replacements for entry in share.prepared
         }
-        fingerprints = decided.fingerprints()
-        other = sorted(
-            share.partition
-            for share in self.shares
-            if share.fingerprint != fingerprints[share.partition]
-        )
-        if found != wanted or other:
+        missing = sorted({*missing, *(at for at, _ in torn.parts.keys() - rewritten)})
+        found.pop(NO_ROWS, None)  # a task without rows has a share only where it replaces others
+        other = sorted(share.partition for shares in found.values() for share in shares)
+        if missing or other:
+            committed = sorted(set(decided.transactions()) - set(torn.parts))
             raise ReplayError(
-                f"epoch {self.epoch} is torn, and its replay gives other rows in partitions "
-                f"{other or sorted(part for part, _ in found ^ wanted)}. {state}"
+                f"epoch {self.epoch} is torn, and its replay gives other rows: none of its "
+                f"{len(self.votes)} tasks has what partitions {missing} of {decided.tasks} had, "
+                f"and no partition had what tasks {other} have. (partition, sink) committed: "
+                f"{committed}; not committed: {sorted(torn.parts)}. Nothing was written twice. "
+                "Make the query deterministic, or settle the open ones: assent settle CHECKPOINT "
+                "HANDLE committed|lost"
             )
+        return tuple(replacements)
 
     def _statistics(self, previous: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         prepared = [entry for vote in self.votes for entry in vote.share.prepared]

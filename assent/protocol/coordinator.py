@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -274,11 +274,10 @@ class Coordinator:
         record: Decision | Amendment
         if decided is not None and epoch == decided.epoch:
             try:
-                ballot.refuse_other_replay(decided)
+                record = ballot.amendment(author, decided, self.clock())
             except ReplayError:
                 self.abort(ballot.votes, epoch)
                 raise
-            record = ballot.amendment(author, decided, self.clock())
             result = decided.with_amendment(record)
         else:
             snapshots = {listener.name: listener.snapshot(epoch) for listener in self.listeners}
@@ -303,6 +302,7 @@ class Coordinator:
                 f"over the ledger at {self.ledger.location} ({record.key}). This run has aborted "
                 "what it wrote and stops. Make sure that only one driver runs the query"
             )
+        self._abort_votes(ballot.votes, record)  # of two shares alike, one may be torn
         return result
 
     def _write(self, record: Record) -> Record:
@@ -364,7 +364,9 @@ class Coordinator:
             aborted = [part for part in aborted if part not in lost]
         if aborted:
             whole = len(aborted) == len(decided.transactions())
-            return decided, next_key, Torn(whole, tuple(aborted))
+            fingerprints = decided.fingerprints()
+            parts = {part: fingerprints[part[0]] for part in aborted}
+            return decided, next_key, Torn(whole, parts)
         self._settler.publish(decided)
         return decided, next_key, None
 
@@ -419,10 +421,12 @@ def _describe(newest: DecidedEpoch | None, torn: Torn | None) -> Decided | None:
     if newest is None:
         return None
     amendments = tuple(amendment.key for amendment in newest.amendments)
+    if torn is not None and torn.whole:
+        torn = Torn(True)  # whatever was in it
     return Decided(newest.epoch, newest.decision.key, amendments, torn)
 
 
-def _list_parts(decided: DecidedEpoch, parts: Sequence[tuple[int, int]]) -> str:
+def _list_parts(decided: DecidedEpoch, parts: Iterable[tuple[int, int]]) -> str:
     transactions = decided.transactions()
     return "\n".join(
         f"  {transactions[part].handle} (partition {part[0]}, {transactions[part].rows} rows)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,15 @@ class Fingerprint:
             for lane, mixed in enumerate((first, second)):
                 self._sums[lane] = (self._sums[lane] + int(mixed.sum())) % 2**64
 
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take in the rows of all batches as they go by."""
+        for batch in batches:
+            self.update(batch)
+            yield batch
+
     def __str__(self) -> str:
         """Version of the algorithm, number of rows, and 32 hexadecimal digits."""
         return f"{FINGERPRINT_VERSION}:{self._rows}:{self._sums[0]:016x}{self._sums[1]:016x}"
+
+
+NO_ROWS = str(Fingerprint())

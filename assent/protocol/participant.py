@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from assent.protocol.aside import PutAside, in_memory
 from assent.protocol.assignment import Assignment
 from assent.protocol.errors import ReplayError
 from assent.protocol.fingerprint import Fingerprint
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 class Participant:
     """Carries one task through its steps.
 
-    1. Begin: a transaction in each sink, once there is a row; or, when the task's part of the
-       epoch is decided already, a `skipped` vote without reading any input.
+    1. Begin: a transaction in each sink, once there is a row; or, when the epoch is decided
+       already, a `skipped` vote without reading any input. If a store gave up a part of it, the
+       input is read and put aside first: only the tasks whose rows are missing write them.
     2. Write: batch after batch, none of them kept.
     3. Pre-commit: everything is durable, the transactions stay open, the vote goes back.
 
@@ -41,8 +43,10 @@ class Participant:
         *,
         clock: Callable[[], float] = time.time,
         trace: Trace = no_trace,
+        put_aside: PutAside = in_memory,
     ) -> None:
         self._sinks = sinks
+        self._put_aside = put_aside
         self._exactly_once = all(sink.guarantee is Guarantee.EXACTLY_ONCE for sink in sinks)
         self._assignment = (
             assignment if self._exactly_once else replace(assignment, identity=nonce())
@@ -61,9 +65,29 @@ class Participant:
                 "state of the checkpoint was restored. Restore the checkpoint as a whole, with "
                 "its _assent folder, or start with a new checkpointLocation"
             )
-        sinks = self._assignment.sinks_to_write(epoch, partition, len(self._sinks))
-        if not sinks:
-            return Vote(epoch, self._assignment, Share(partition, attempt, "", ()), skipped=True)
+        if decided is None or not self._assignment.is_decided(epoch):
+            return self._write(range(len(self._sinks)), epoch, partition, attempt, batches)
+        if decided.torn is None:
+            return self._skip(epoch, Share(partition, attempt, "", ()))
+        # Which part of the epoch this is, and whether it is missing, shows when all of it is read.
+        fingerprint = Fingerprint()
+        with self._put_aside(fingerprint.watch(batches)) as aside:
+            sinks = decided.torn.sinks_of(str(fingerprint))
+            if not sinks:
+                return self._skip(epoch, Share(partition, attempt, str(fingerprint), ()))
+            return self._write(sinks, epoch, partition, attempt, aside)
+
+    def _skip(self, epoch: int, share: Share) -> Vote:
+        return Vote(epoch, self._assignment, share, skipped=True)
+
+    def _write(
+        self,
+        sinks: Sequence[int],
+        epoch: int,
+        partition: int,
+        attempt: int,
+        batches: Iterable[pa.RecordBatch],
+    ) -> Vote:
         work = _Work(
             self._sinks,
             sinks,
@@ -78,7 +102,7 @@ class Participant:
             for batch in batches:
                 if batch.num_rows:
                     work.write(batch, fingerprint=self._exactly_once)
-            if partition == 0:
+            if partition == 0 or self._assignment.is_decided(epoch):
                 work.begin_replacement()
             share = work.pre_commit()
         except BaseException:

@@ -10,15 +10,16 @@ from assent.protocol.errors import AssentError
 from assent.protocol.json_value import MALFORMED, dump, flag, load_object, members, number, whole
 from assent.protocol.share import Share
 
-VOTE_VERSION = 1
+VOTE_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Vote:
     """A task's word that its share is durable and can be committed by anyone.
 
-    `skipped` means that the task's part of the epoch was decided before: it read no input and
-    opened nothing. `seconds` are the times that the task spent in its steps.
+    `skipped` means that the task's part of the epoch was decided before: it opened nothing. Of an
+    epoch that is torn it tells the fingerprint all the same. `seconds` are the times that the task
+    spent in its steps.
     """
 
     epoch: int

@@ -23,6 +23,7 @@ from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
+from assent.spark.spool import spooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +168,9 @@ class Epochs:
             context = TaskContext.get()
             assert context is not None
             freeze_modules()
-            participant = Participant(sinks, assignment, trace=trace_from_environment())
+            participant = Participant(
+                sinks, assignment, trace=trace_from_environment(), put_aside=spooled
+            )
             vote = participant.vote(
                 epoch, context.partitionId(), context.attemptNumber(), promptly(batches)
             )

@@ -31,6 +31,7 @@ from assent.spark.offsets import check_offsets, offsets_publisher
 from assent.spark.prompt import promptly
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
+from assent.spark.spool import spooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +144,12 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 "streaming.sql.batchId); Assent works with micro-batch triggers only"
             )
         freeze_modules()
-        participant = Participant([self._sink], self._assignment, trace=trace_from_environment())
+        participant = Participant(
+            [self._sink],
+            self._assignment,
+            trace=trace_from_environment(),
+            put_aside=spooled,
+        )
         vote = participant.vote(
             int(epoch),
             context.partitionId(),

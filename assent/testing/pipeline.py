@@ -51,9 +51,14 @@ def scripted(epochs: int) -> Input:
 class KafkaInput(Input):
     """Page views in a topic of two partitions, to which more can be added."""
 
-    def __init__(self, cluster: KafkaCluster, rows_per_epoch: int = ROWS_PER_EPOCH) -> None:
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        rows_per_epoch: int = ROWS_PER_EPOCH,
+        topic: str | None = None,
+    ) -> None:
         self._cluster = cluster
-        self._topic = f"app-topic-{nonce()}"
+        self._topic = topic or f"app-topic-{nonce()}"
         self._half = rows_per_epoch // 2
         cluster.create_topic(self._topic, partitions=2)
         arguments = [
@@ -71,9 +76,9 @@ class KafkaInput(Input):
         self.rows.update(fill(self._cluster, self._topic, ends, first=done))
 
 
-def from_kafka(cluster: KafkaCluster, epochs: int) -> KafkaInput:
+def from_kafka(cluster: KafkaCluster, epochs: int, topic: str | None = None) -> KafkaInput:
     """Page views of so many epochs in a topic."""
-    given = KafkaInput(cluster)
+    given = KafkaInput(cluster, topic=topic)
     given.add(epochs)
     return given
 

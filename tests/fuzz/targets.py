@@ -54,8 +54,8 @@ from tests.fuzz.target import Target, is_within, must_say, pairs_of, text_of
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-def golden(*names: str) -> tuple[bytes, ...]:
-    return tuple((GOLDEN / f"{name}-1.json").read_bytes() for name in names)
+def golden(*names: str, version: int = 1) -> tuple[bytes, ...]:
+    return tuple((GOLDEN / f"{name}-{version}.json").read_bytes() for name in names)
 
 
 # Names that are one text: what is read is written the same.
@@ -524,7 +524,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("term", stored("terms/00000003.json", Ledger.newest_term), golden("term")),
     Target("identity", stored("identities/00000000.json", Ledger.find), golden("identity")),
-    Target("vote", check_vote, golden("vote")),
+    Target("vote", check_vote, golden("vote", version=2)),
     Target("claim", check_claim, (bytes(Claim("3f2a9c0d", 1, 7, 2, 1_750_000_000_000)),)),
     Target("seal", check_seal, (b'{"version":1,"transactions":["a","b"]}',)),
     Target("offset_log", check_offset_log, (_OFFSETS,)),

@@ -223,11 +223,10 @@ class Driver:
         script: Script,
     ) -> Vote:
         world = self.world
-        shift = script.shift if world.hazard == "replay" else 0
         batches = [
             pa.record_batch({"row": [row]})
             for number, row in enumerate(world.rows_of(epoch))
-            if (number + shift) % tasks == partition
+            if (number + script.shift) % tasks == partition
         ]
         travelled = Assignment.from_json(assignment.to_json())
         participant = Participant(world.sinks, travelled, clock=world.clock)

@@ -195,6 +195,9 @@ class Stage:
         if world.setting.hazard == "replay":
             self._tasks = world.choices.one_of((2, 2, 2, 1, 3))
             self._shift = world.choices.pick(2)
+        elif assignment.is_decided(epoch):
+            # Which task gets which part of the input may change when an epoch is replayed.
+            self._shift = world.choices.pick(self._tasks)
 
     def votes(self) -> list[Vote]:
         return [self._votes[partition] for partition in sorted(self._votes)]

@@ -254,14 +254,15 @@ class World:
             self.checkpoint.committed.discard(newest)
 
 
-_known_lanes: dict[int, list[Any]] = {}
+_known_lanes: dict[tuple[int, ...], list[Any]] = {}
 
 
 def _lanes_of_rows(batch: Any) -> list[Any]:
-    """Worked out once for each batch: there are few, and they live for ever."""
-    if id(batch) not in _known_lanes:
-        _known_lanes[id(batch)] = list(lanes_of_rows(batch))
-    return _known_lanes[id(batch)]
+    """Worked out once for the same rows: there are few."""
+    rows = tuple(batch.column(0).to_pylist())
+    if rows not in _known_lanes:
+        _known_lanes[rows] = list(lanes_of_rows(batch))
+    return _known_lanes[rows]
 
 
 def hash_of(text: str) -> int:
