@@ -39,7 +39,7 @@ pytestmark = pytest.mark.faults
 Patch = pytest.MonkeyPatch
 
 HISTORIES = settings(
-    max_examples=2000,
+    max_examples=10_000,  # the rarest is found within some hundred
     stateful_step_count=60,  # what needs two runs at work shows late
     deadline=None,
     derandomize=True,

@@ -15,6 +15,7 @@ from assent.testing.boundaries import Boundaries, format_boundaries
 from assent.testing.crash import CrashPoint
 from assent.testing.process import DriverProcess
 from assent.testing.reader import Rows, expected_rows
+from assent.testing.spark_kafka import connector_jars
 from assent.testing.stage import Stage, Watch
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class KafkaInput(Input):
         rows_per_epoch: int = ROWS_PER_EPOCH,
         topic: str | None = None,
     ) -> None:
+        connector_jars()  # now, for a job's time begins with its start
         self._cluster = cluster
         self._topic = topic or f"app-topic-{nonce()}"
         self._half = rows_per_epoch // 2

@@ -22,7 +22,7 @@ from tests.machine.world import Votes, World
 
 Schedule: TypeAlias = Sequence[Fault]
 
-HAZARDS = ("none", "none", "none", "forget", "restore", "replay", "replay")
+HAZARDS = ("none", "none", "none", "forget", "forget", "restore", "replay", "replay")
 """At most one of those that may end a history in an error that only an operator can mend."""
 
 OPERATIONS = (
@@ -50,6 +50,10 @@ kinds = st.sampled_from(list(Kind))
 faults = st.builds(Fault, st.sampled_from(OPERATIONS), st.integers(0, 5), kinds)
 after_decision = st.builds(Fault, st.just("commit"), st.integers(0, 4), kinds)
 anywhere = st.builds(Fault, st.just(""), st.integers(0, 80), kinds)
+before_a_sweep = st.builds(Fault, st.just("pending"), st.integers(0, 3), kinds)
+before_a_decision = st.builds(
+    Fault, st.just("create records"), st.integers(0, 3), st.just(Kind.PARK)
+)
 schedules = st.one_of(
     st.lists(faults, max_size=3),
     st.lists(after_decision, min_size=1, max_size=2),
@@ -102,13 +106,24 @@ class ProtocolMachine(RuleBasedStateMachine):
             self._start(idle[index % len(idle)], script, schedule)
 
     @precondition(lambda self: not self._running() and self.overtaken < 2)
-    @rule(pause=faults, script=scripts, epochs=st.integers(2, 5), schedule=schedules)
-    def overtake(self, pause: Fault, script: Script, epochs: int, schedule: Schedule) -> None:
-        """A driver falls asleep, another takes over and runs on, and the first wakes up."""
+    @rule(
+        pause=st.one_of(faults, before_a_sweep, before_a_decision),
+        script=scripts,
+        epochs=st.integers(2, 5),
+        halt=st.lists(before_a_decision, max_size=1),
+        schedule=schedules,
+    )
+    def overtake(
+        self, pause: Fault, script: Script, epochs: int, halt: Schedule, schedule: Schedule
+    ) -> None:
+        """A driver falls asleep, another takes over and runs on, and the first wakes up.
+
+        The other has finished by then, or is in the middle of an epoch.
+        """
         self.overtaken += 1
         sleeper = self._new_driver()
         self._start(sleeper, script, [replace(pause, kind=Kind.PARK)])
-        self._start(self._new_driver(), Script(epochs=epochs), ())
+        self._start(self._new_driver(), Script(epochs=epochs), halt)
         if sleeper.actor is not None and sleeper.is_running:
             sleeper.actor.resume(schedule)
 
