@@ -48,13 +48,9 @@ class Fingerprint:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take in the rows of a batch. A type that has no fingerprint is a ConfigurationError."""
-        for lanes in lanes_of_rows(batch):
-            turned = lanes[1] << np.uint64(32) | lanes[1] >> np.uint64(32)
-            first = mix(turned + lanes[0] + STEP)
-            second = mix(first + lanes[1])
-            self._rows += len(first)
-            for lane, mixed in enumerate((first, second)):
-                self._sums[lane] = (self._sums[lane] + int(mixed.sum())) % 2**64
+        rows, *sums = sums_of_rows(batch)
+        self._rows += rows
+        self._sums = [(one + more) % 2**64 for one, more in zip(self._sums, sums, strict=True)]
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take in the rows of all batches as they go by."""
@@ -65,6 +61,18 @@ class Fingerprint:
     def __str__(self) -> str:
         """Version of the algorithm, number of rows, and 32 hexadecimal digits."""
         return f"{FINGERPRINT_VERSION}:{self._rows}:{self._sums[0]:016x}{self._sums[1]:016x}"
+
+
+def sums_of_rows(batch: pa.RecordBatch) -> tuple[int, int, int]:
+    """The number of rows, and the sums of both mixed lanes over them."""
+    rows, sums = 0, [0, 0]
+    for lanes in lanes_of_rows(batch):
+        turned = lanes[1] << np.uint64(32) | lanes[1] >> np.uint64(32)
+        first = mix(turned + lanes[0] + STEP)
+        second = mix(first + lanes[1])
+        rows += len(first)
+        sums = [sums[0] + int(first.sum()), sums[1] + int(second.sum())]
+    return rows, sums[0], sums[1]
 
 
 NO_ROWS = str(Fingerprint())

@@ -17,7 +17,7 @@ _SHOWN = 100
 
 def dump(value: JsonValue) -> str:
     """The canonical form: sorted keys, no spaces, one line, plain ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def load_object(text: str | bytes) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def load_object(text: str | bytes) -> dict[str, Any]:
     read nothing may be left out or guessed.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_members, parse_constant=_refuse)
+        value = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     if not isinstance(value, dict):
@@ -44,6 +44,10 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant}, which is no number of JSON")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_refuse)
 
 
 # Reading a member: of the right type, or an error that names it. Nothing is converted, because

@@ -14,9 +14,9 @@ import assent.protocol.name
 from assent.ledger.ledger import Ledger
 from assent.ledger.store import RecordStore
 from assent.protocol.coordinator import Coordinator
+from assent.protocol.fingerprint import sums_of_rows
 from assent.protocol.handle import Handle
 from assent.protocol.json_value import JsonValue
-from assent.protocol.lanes import lanes_of_rows
 from assent.protocol.listener import EpochListener
 from assent.protocol.parallel import AtOnce, one_by_one
 from assent.protocol.policy import OnTimeout, Policy
@@ -154,7 +154,7 @@ class World:
             for module, name, replacement in (
                 (assent.protocol.name, "secrets", self),
                 (assent.ledger.ledger, "TERMS_KEPT", self.setting.terms_kept),
-                (assent.protocol.fingerprint, "lanes_of_rows", _lanes_of_rows),
+                (assent.protocol.fingerprint, "sums_of_rows", _sums_of_rows),
             ):
                 undo.callback(setattr, module, name, getattr(module, name))
                 setattr(module, name, replacement)
@@ -254,15 +254,15 @@ class World:
             self.checkpoint.committed.discard(newest)
 
 
-_known_lanes: dict[tuple[int, ...], list[Any]] = {}
+_known_sums: dict[tuple[int, ...], tuple[int, int, int]] = {}
 
 
-def _lanes_of_rows(batch: Any) -> list[Any]:
+def _sums_of_rows(batch: Any) -> tuple[int, int, int]:
     """Worked out once for the same rows: there are few."""
     rows = tuple(batch.column(0).to_pylist())
-    if rows not in _known_lanes:
-        _known_lanes[rows] = list(lanes_of_rows(batch))
-    return _known_lanes[rows]
+    if rows not in _known_sums:
+        _known_sums[rows] = sums_of_rows(batch)
+    return _known_sums[rows]
 
 
 def hash_of(text: str) -> int:
