@@ -70,7 +70,7 @@ def _target_row(outcome: Outcome) -> str:
     unit = f" {target.unit}" if target.unit else ""
     return (
         f"| {_cell(what)} | {target.wording(target.bound)} | {target.wording(target.aim)} "
-        f"| {outcome.value:.3g}{unit} | {outcome.verdict} |"
+        f"| {outcome.value:.4g}{unit} | {outcome.verdict} |"
     )
 
 
