@@ -34,7 +34,7 @@ from assent.protocol.vote import Vote
 from tests.machine.machine import ProtocolMachine
 from tests.machine.world import World
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 
 Patch = pytest.MonkeyPatch
 

@@ -34,7 +34,7 @@ from assent.testing.simulation.scheduler import Aside
 from assent.testing.simulation.witness import Witness
 from tests import test_mutations as shared
 
-pytestmark = [pytest.mark.faults, pytest.mark.long]
+pytestmark = pytest.mark.faults
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
