@@ -151,3 +151,9 @@ def test_the_command_counts_the_states_of_the_small_case(
     summary = json.loads(capsys.readouterr().out)
     assert summary["complete"]
     assert summary["states"] > 20
+
+
+def test_the_command_names_the_stores_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--exhaustive", "--store", "broker"])
+    assert "'broker last'" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from assent.testing.simulation.exhaustive import Search, replay, small_case
 from assent.testing.simulation.history import Outcome, run_history
 from assent.testing.simulation.shrink import shrink
+from assent.testing.simulation.world import STORES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--exhaustive", action="store_true", help="all interleavings, small case")
     parser.add_argument("--crashes", type=int, default=2, help="of the exhaustive mode")
     parser.add_argument("--overtaken", action="store_true", help="a crash may be a slow driver")
-    parser.add_argument("--store", default="database", help="of the exhaustive mode")
+    parser.add_argument(
+        "--store", choices=sorted(set(STORES)), default="database", help="of the exhaustive mode"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # tens of thousands of expected warnings say nothing
