@@ -32,7 +32,7 @@ from assent.protocol.sweeper import Sweeper
 from assent.protocol.verdict import Verdict
 from assent.sinks.kafka import KafkaSink
 from assent.sinks.kafka_control import KafkaControl
-from assent.sinks.kafka_id import TransactionalId
+from assent.sinks.kafka_id import PLACES, TransactionalId
 from assent.sinks.kafka_native import NativeClient
 from assent.sinks.kafka_verdict import State
 from assent.testing.kafka import KafkaCluster
@@ -343,6 +343,25 @@ def test_only_the_part_that_timed_out_is_rewritten(
     assert assignment.decided.torn is not None
     assert list(assignment.decided.torn.parts) == [(1, 0)]
     coordinator.commit(query.write(assignment, 0, replay), 0)
+    assert query.pending(assignment.identity) == []
+    query.stage.await_rows("a", "b")
+
+
+def test_an_epoch_that_is_torn_twice_under_one_term(
+    kafka_line: KafkaCluster, tmp_path: Path
+) -> None:
+    """What is written again takes no id away from what is committed, whichever task writes it."""
+    query = KafkaQuery(kafka_line, tmp_path)
+    coordinator = query.start()
+    for _ in range(2):
+        assignment = query.plan(coordinator, 0)
+        votes = query.write(assignment, 0, [["a"], ["b"]])
+        query.sink().abort(votes[0].share.prepared[0].handle)
+        with pytest.raises(TornEpochError):
+            coordinator.commit(votes, 0)
+    assignment = query.plan(coordinator, 0)
+    assert assignment.key.place % PLACES == 0  # the ids of the first time would be used again
+    coordinator.commit(query.write(assignment, 0, [["b"], ["a"]]), 0)
     assert query.pending(assignment.identity) == []
     query.stage.await_rows("a", "b")
 

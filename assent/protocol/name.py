@@ -16,8 +16,9 @@ _PATTERN = re.compile(rf"assent-([0-9a-z]{{4,64}})-{NUMBER}-{NUMBER}-{NUMBER}-([
 class TransactionName:
     """Identity of the ledger, term, place, partition, and a nonce that no two attempts share.
 
-    `attempt` is Spark's number of the task's attempt. It is known while the task runs and no
-    part of the name: for stores that need few ids rather than new ones.
+    What is known while the task runs, and no part of the name, is for stores that need few ids
+    rather than new ones: `attempt` is Spark's number of the task's attempt; `again`, that other
+    parts of the same epoch are committed already, under names of an earlier place.
 
     >>> str(TransactionName("3f2a9c0d", term=2, place=17, partition=0, nonce="5be1"))
     'assent-3f2a9c0d-2-17-0-5be1'
@@ -29,6 +30,7 @@ class TransactionName:
     partition: int
     nonce: str
     attempt: int = field(default=0, compare=False)
+    again: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{prefix(self.identity)}{self.term}-{self.place}-{self.partition}-{self.nonce}"

@@ -170,6 +170,7 @@ class _Work:
                 self._partition,
                 nonce(),
                 self._attempt,
+                self._assignment.is_decided(self._epoch),
             )
             self._open[position] = sink.begin(name, self._epoch)
         self.seconds["begin"] = self._clock() - self._started_at

@@ -227,7 +227,9 @@ class KafkaSink(Sink[KafkaTransaction]):
         with ExitStack() as undo:
             lease_producer(self.producer_pool_size)
             undo.callback(release_producer)
-            ready = self._reserve(name).take(name, self._purpose(name.term, name.place))
+            ready = None
+            if not name.again:
+                ready = self._reserve(name).take(name, self._purpose(name.term, name.place))
             if ready is None:
                 wanted = TransactionalId.of(name, mark(self.target)) if self._exactly_once else None
                 ready = Ready(self._connect(wanted), wanted)
@@ -326,6 +328,9 @@ class KafkaSink(Sink[KafkaTransaction]):
 
     def _prepare_next(self, name: TransactionName, used: Client) -> None:
         """Have the next task's producer made while nobody waits, and the used one closed."""
+        if name.again:
+            used.close()
+            return
         reserve = self._reserve(name)
         if not self._exactly_once:
             purpose = self._purpose(name.term, name.place)

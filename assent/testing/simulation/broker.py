@@ -267,7 +267,7 @@ class BrokerSink(Sink[BrokerTransaction]):
     def begin(self, name: TransactionName, epoch: int) -> BrokerTransaction:
         self._witness.saw_begin(name)
         worker = None
-        if self.workers is not None:
+        if self.workers is not None and not name.again:
             worker, ahead = self.workers.begin(name)
             if ahead is not None and ahead.producer is not None:
                 return BrokerTransaction(name, ahead.transactional_id, ahead.producer, worker)
