@@ -14,13 +14,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from bench.command import say
-from bench.machine import machine, versions
+from bench.machine import versions
 from bench.result import FORMAT, Result
 
 BENCHES = (
@@ -55,22 +54,21 @@ def measure(name: str, *, quick: bool) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Kept:
-    """The results so far: of one machine, in the order of the benchmarks."""
+    """The results so far, in the order of the benchmarks. Each names its machine."""
 
     file: Path | None
     quick: bool
-    machine: Mapping[str, str]
     benches: dict[str, Any] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path | None, *, quick: bool) -> Self:
         """Those of the file. ValueError if they cannot stand beside what will be measured."""
-        kept = cls(file, quick, machine())
+        kept = cls(file, quick)
         if file is None or not file.exists():
             return kept
         found = json.loads(file.read_text())
-        for name, wanted in (("format", FORMAT), ("quick", quick), ("machine", kept.machine)):
+        for name, wanted in (("format", FORMAT), ("quick", quick)):
             if found[name] != wanted:
                 raise ValueError(
                     f"{file} has results of another {name}: {found[name]!r}, not {wanted!r}; "
@@ -98,7 +96,6 @@ class Kept:
         return {
             "format": FORMAT,
             "quick": self.quick,
-            "machine": self.machine,
             "versions": versions(),
             "failed": self.failed,
             "benches": self.results,

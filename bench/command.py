@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.machine import commit
+from bench.machine import commit, machine
 from bench.result import Measure, Result
 
 
@@ -57,6 +57,7 @@ def run(document: str | None, sizes: Sequence[Size], measure: Measurement) -> No
         seconds=time.monotonic() - started,
         load=load,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        machine=machine(),
         commit=commit(),
     )
     if options.json is not None:

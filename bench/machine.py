@@ -31,21 +31,22 @@ _PROGRAMS = {
 }
 
 
-def machine() -> dict[str, str]:
-    """Processor, memory, system. No name or address of it."""
+def machine() -> str:
+    """Processor, cores, memory, system. No name or address of it."""
     memory = re.search(r"MemTotal:\s+(\d+)", _text("/proc/meminfo"))
     processor = re.search(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
-    return {
-        "processor": processor[1] if processor else platform.processor(),
-        "cores": str(os.cpu_count()),
-        "memory": f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "unknown",
-        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
-    }
+    parts = [
+        processor[1] if processor else platform.processor(),
+        f"{os.cpu_count()} cores",
+        f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "memory unknown",
+        f"{platform.system()} {platform.release().partition('-')[0]}",
+    ]
+    return ", ".join(parts)
 
 
 def versions() -> dict[str, str]:
-    """Of all that takes part; Flink's and Quix Streams' are with their results."""
-    found = {"assent": commit(), "Python": platform.python_version()}
+    """Of all that takes part; Assent's, Flink's and Quix Streams' are with their results."""
+    found = {"Python": platform.python_version()}
     found["Java"] = _version(java(), "-version")
     found |= {"Kafka": KAFKA, "PostgreSQL": str(POSTGRES)}
     for package in _PACKAGES:

@@ -37,12 +37,12 @@ def _page(whole: Mapping[str, Any], results: Sequence[Result], plots: str | None
     yield (
         "Made by `python -m bench.report` from the results of `make bench`; no figure is typed in "
         "by hand. All contenders of a table ran side by side on one machine, in turns and several "
-        "times. Absolute figures are those of that machine; ratios are what to look at.\n"
+        "times; not all tables come from the same one. Ratios are what to look at.\n"
     )
     yield "## Targets\n"
     yield from _targets(results)
-    yield "\n## Machine and versions\n"
-    yield from _pairs("", {**whole["machine"], **whole["versions"]})
+    yield "\n## Versions\n"
+    yield from _pairs("", whole["versions"])
     for name in whole["failed"]:
         yield f"\n**`bench.{name}` failed and is missing here.**"
     for result in results:
@@ -80,7 +80,7 @@ def _section(result: Result, plots: str | None) -> Iterator[str]:
     sizes = ", ".join(f"{name} {_value(value)}" for name, value in result.sizes.items())
     yield (
         f"`python -m bench.{result.bench}`: {sizes}. It took {result.seconds:.0f} s on "
-        f"{result.date}, with {result.commit}; the machine's load before it was "
+        f"{result.date}, with {result.commit}, on {result.machine}, whose load before it was "
         f"{result.load:.1f}.\n"
     )
     for note in result.notes:

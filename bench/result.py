@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from bench.target import Outcome
 
-FORMAT = 1
+FORMAT = 2
 """Of the JSON. A report is made of this one only."""
 
 
@@ -71,6 +71,7 @@ class Result:
     load: float = 0.0
     """Of the machine, as one minute's average, before the benchmark began."""
     date: str = ""
+    machine: str = ""
     commit: str = ""
     """Of Assent: what was measured."""
 

@@ -40,6 +40,7 @@ def result(*outcomes: Outcome) -> Result:
         12.3,
         0.5,
         "2026-11-16",
+        "a machine of 2 cores",
         "0.1 (abcdef)",
     )
 
@@ -49,7 +50,6 @@ def whole(found: Result, **more: Any) -> dict[str, Any]:
         {
             "format": FORMAT,
             "quick": False,
-            "machine": {"cores": "2"},
             "versions": {"Kafka": "4.3.1"},
             "failed": [],
             "benches": [found.to_json()],
@@ -112,7 +112,7 @@ def test_the_page_holds_every_target_and_measure() -> None:
     assert "something was left out" in page
     assert "All had the same server." in page
     assert "![PostgreSQL](performance/postgres_sink.svg)" in page
-    assert "on 2026-11-16, with 0.1 (abcdef)" in page
+    assert "on 2026-11-16, with 0.1 (abcdef), on a machine of 2 cores, whose load" in page
     assert "mean nothing" not in page
 
 
@@ -162,8 +162,8 @@ def test_results_that_cannot_stand_side_by_side_are_refused(tmp_path: Path) -> N
     Kept.read(file, quick=False).add("postgres_sink", result().to_json())
     with pytest.raises(ValueError, match="results of another quick"):
         Kept.read(file, quick=True)
-    file.write_text(json.dumps(whole(result())))
-    with pytest.raises(ValueError, match="results of another machine"):
+    file.write_text(json.dumps(whole(result(), format=1)))
+    with pytest.raises(ValueError, match="results of another format"):
         Kept.read(file, quick=False)
 
 
