@@ -1,6 +1,7 @@
 """Copies one Kafka topic into another with Spark, for `bench.kafka_to_kafka`, until it is killed.
 
-Its one argument is JSON: servers, source, target, epoch (rows), jars, tasks, format, options.
+Its one argument is JSON: servers, source, target, source_options, jars, tasks,
+format, options.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main() -> None:
             .option("kafka.bootstrap.servers", wish["servers"])
             .option("subscribe", wish["source"])
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", wish["epoch"])
+            .options(**wish["source_options"])
             .load()
             .select("value")
             .writeStream.format(wish["format"])

@@ -18,7 +18,7 @@ GUARANTEES = ("exactly_once", "at_least_once", "none")
 EXACTLY_ONCE = "assent, exactly_once"
 
 BATCHING = {
-    "kafka.linger.ms": "5",
+    "kafka.linger.ms": "50",
     "kafka.batch.size": "1000000",
     "kafka.acks": "all",
     "kafka.compression.type": "none",

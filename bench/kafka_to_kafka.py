@@ -2,8 +2,10 @@
 
 The same records are copied from one topic into another by Assent on Spark, Spark's built-in sink,
 Flink and Quix Streams, in turns, each in processes of its own. An observer outside of them sees
-the committed end of the target grow: rows per second from the first commit past half of the
-records to the last. In its first round every engine's records are counted.
+the committed end of the target grow: rows per second from the first commit past the records that
+warm an engine up to the first one past those that count. An epoch more follows, because at the end
+of a topic Spark's source waits for records that do not come. In its first round every engine's
+records are counted; before it comes a round that does not count, in which the broker warms up.
 
 Flink and Quix Streams are installed on first use, into environments of their own. If that cannot
 be done, or one of them fails, the result says so and goes on.
@@ -48,18 +50,24 @@ FLINK = "apache-flink==2.3.0"
 FLINK_CONNECTOR = Artifact("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2")
 QUIX = "quixstreams==3.28.1"
 GROUP = "copied"
+SOURCE = {"kafka.max.poll.records": "10000"}
+"""Of Spark's source, which asks for the ends of its partition with each poll (docs/tuning.md)."""
+WARM_UP = -1
+"""The round that comes before all others and does not count."""
 ENGINES = ("assent", "spark", "flink", "quix")
 FAIRNESS = (
-    "Two partitions and a parallelism of two for all; no keys, and values that all differ; linger, "
-    "batch size, compression and acks are equal, and the Java clients have the same buffer. Spark "
-    "takes epochs of a fixed number of rows; Flink and Quix Streams commit at an interval of "
-    "about the same length. Checkpoints are on the local disk. Spark and Flink have a heap of 2 GB "
-    "and copy inside of the JVM (Flink: SQL, raw format, object reuse); Quix Streams runs as two "
-    "processes. Spark's built-in sink is at-least-once; the others are exactly-once. The limit in "
-    "bytes of batches for Python is lifted, as docs/tuning.md says; only Assent has such batches."
+    "Two partitions and a parallelism of two for all; no keys, and values that all differ; "
+    "linger, batch size, compression and acks are equal, and the Java clients have the same "
+    "buffer. Spark takes epochs of a fixed number of rows, from the same source with the same "
+    "settings; Flink and Quix Streams commit at an interval of about the same length. "
+    "Checkpoints are on the local disk. Spark and Flink have a heap of 2 GB and copy inside of "
+    "the JVM (Flink: SQL, raw format, object reuse); Quix Streams runs as two processes. Spark's "
+    "built-in sink is at-least-once; the others are exactly-once. The limit in bytes of "
+    "batches for Python is lifted, as docs/tuning.md says; only Assent has such batches."
 )
 SIZES = (
-    command.Size("rows", 10_000_000, 20_000, "records to copy"),
+    command.Size("rows", 10_000_000, 10_000, "records that count"),
+    command.Size("warm_up", 10_000_000, 5_000, "records before them, while Java compiles"),
     command.Size("bytes", 100, 100, "bytes of a value"),
     command.Size("epoch", 1_000_000, 5_000, "records of a Spark epoch"),
     command.Size("interval", 2.0, 0.5, "seconds between the commits of Flink and Quix Streams"),
@@ -110,12 +118,12 @@ def measure(options: argparse.Namespace) -> Result:
     engines, notes = _engines(options)
     speeds: dict[str, list[float]] = {engine.name: [] for engine in engines}
     with broker() as kafka, fresh_topic(kafka, PARTITIONS) as source:
-        say(f"  {options.rows:,} records are written to be copied …")
-        fill(kafka, source, options.rows, options.bytes)
-        for turn in range(options.rounds):
+        say(f"  {_total(options):,} records are written to be copied …")
+        fill(kafka, source, _total(options), options.bytes)
+        for turn in range(0 if options.quick else WARM_UP, options.rounds):
             for step in range(len(engines)):
                 engine = engines[(turn + step) % len(engines)]
-                if engine.turns is not None and turn >= engine.turns:
+                if engine.turns is not None and not 0 <= turn < engine.turns:
                     continue
                 say(f"  round {turn + 1} of {options.rounds}: {engine.name}")
                 try:
@@ -124,9 +132,10 @@ def measure(options: argparse.Namespace) -> Result:
                     notes.append(f"{engine.name} FAILED in round {turn + 1}")
                     say(f"  {notes[-1]}: {error}")
                     continue
-                speeds[engine.name].append(speed)
-                if found is not None and found != options.rows:
-                    notes.append(f"{engine.name} wrote {found:,} records of {options.rows:,}")
+                if turn != WARM_UP:
+                    speeds[engine.name].append(speed)
+                if found is not None and found != _total(options):
+                    notes.append(f"{engine.name} wrote {found:,} records of {_total(options):,}")
     measures = [
         Measure.of(GROUP, engine.name, "rows/s", speeds[engine.name], engine.settings)
         for engine in engines
@@ -174,14 +183,19 @@ def _copy(
         place = {"servers": kafka.bootstrap_servers, "source": source, "target": topic}
         with ExitStack() as running:
             processes = engine.start(Path(folder), place, running)
-            watcher.wait(options.rows, options.deadline, _alive(engine, processes))
-        return watcher.rows_per_second(options.rows), watcher.count() if counts else None
+            watcher.wait(_total(options), options.deadline, _alive(engine, processes))
+        speed = watcher.rows_per_second(options.warm_up, options.warm_up + options.rows)
+        return speed, watcher.count() if counts else None
+
+
+def _total(options: argparse.Namespace) -> int:
+    return int(options.warm_up + options.rows + options.epoch)
 
 
 def _alive(engine: Engine, processes: list[DriverProcess]) -> Callable[[], None]:
     def check() -> None:
         for process in processes:
-            if not any(found.pid == process.pid for found in process.processes()):
+            if not process.running:
                 raise DriverFailure(f"{engine.name} ended by itself:\n{process.tail()}")
 
     return check
@@ -201,14 +215,15 @@ def _engines(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
 
 
 def _on_spark(name: str, format_: str, sink: dict[str, str], options: argparse.Namespace) -> Engine:
+    source = {**SOURCE, "maxOffsetsPerTrigger": str(options.epoch)}
     wish = {
         "tasks": TASKS,
         "jars": ",".join(map(str, connector_jars())),
-        "epoch": options.epoch,
+        "source_options": source,
         "format": format_,
         "options": sink,
     }
-    return Engine(name, "copy_spark", wish, {**sink, "maxOffsetsPerTrigger": str(options.epoch)})
+    return Engine(name, "copy_spark", wish, {**source, **sink})
 
 
 def _assent(options: argparse.Namespace) -> Engine:

@@ -13,12 +13,10 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 _ANSWER_SECONDS = 30.0
 _READ_AT_ONCE = 10_000
 _READ_SECONDS = 0.2
-WARM_UP = 0.5
-"""The part of the records that does not count: engines start, and Java compiles as it goes."""
 
 
 @dataclass
@@ -47,13 +45,13 @@ class Watcher:
                 raise TimeoutError(f"{found} of {rows} rows after {seconds:g} s")
             time.sleep(_POLL_SECONDS)
 
-    def rows_per_second(self, rows: int) -> float:
-        """From the first commit past the warm-up to the last."""
-        first = next(point for point in self.curve if point[1] >= WARM_UP * rows)
-        last = self.curve[-1]
-        if last[0] == first[0]:  # all at once: nothing but the whole can be told
-            first = next(point for point in reversed(self.curve) if point[1] < rows)
-        return (last[1] - first[1]) / (last[0] - first[0])
+    def rows_per_second(self, first: int, last: int) -> float:
+        """From the first commit that reaches so many records to the first that reaches `last`."""
+        start = next(point for point in self.curve if point[1] >= first)
+        end = next(point for point in self.curve if point[1] >= last)
+        if start == end:  # all at once: nothing but the whole can be told
+            start = next(point for point in reversed(self.curve) if point[1] < first)
+        return (end[1] - start[1]) / (end[0] - start[0])
 
     def count(self) -> int:
         """The records, read one by one. Offsets also count the markers of transactions."""

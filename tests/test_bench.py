@@ -135,10 +135,10 @@ def test_a_plot_is_drawn_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_the_speed_of_a_copy_is_counted_from_commit_to_commit() -> None:
-    steps = [(0.0, 0), (10.0, 100), (11.0, 550), (11.5, 550), (14.0, 1000)]
-    assert Watcher("", "", 2, steps).rows_per_second(1000) == 450 / 3
+    steps = [(0.0, 0), (10.0, 100), (11.0, 550), (11.5, 550), (14.0, 1000), (99.0, 1100)]
+    assert Watcher("", "", 2, steps).rows_per_second(500, 1000) == 450 / 3
     at_once = [(0.0, 0), (10.0, 0), (14.0, 1000)]
-    assert Watcher("", "", 2, at_once).rows_per_second(1000) == 250
+    assert Watcher("", "", 2, at_once).rows_per_second(500, 1000) == 250
 
 
 def test_what_was_measured_is_kept(tmp_path: Path) -> None:

@@ -104,7 +104,6 @@ class TaskProducer:
         message_bytes: int,
     ) -> None:
         self.rows = 0
-        self.bytes = 0
         self.dead_letters = 0
         self._client: Client | None = client
         self._guarantee = guarantee
@@ -167,8 +166,6 @@ class TaskProducer:
         refusals = self._open.send(records, partitions)
         if refusals:
             self._refuse(records, [self._explained(each) for each in refusals], partitions)
-            records = records.take(_others(len(records), refusals))
-        self.bytes += _size(records.values) + _size(records.keys)
 
     @property
     def partitions(self) -> Partitions:
@@ -325,13 +322,3 @@ class TaskProducer:
             pa.array(kept_keys, pa.large_binary()),
             headers=pa.array(headers, HEADERS),
         )
-
-
-def _size(array: pa.Array | None) -> int:
-    return 0 if array is None else int(Bytes.of(array).lengths.sum())
-
-
-def _others(count: int, refusals: Sequence[Refusal]) -> npt.NDArray[np.intp]:
-    taken = np.ones(count, np.bool_)
-    taken[[refusal.row for refusal in refusals]] = False
-    return np.flatnonzero(taken)
