@@ -1,6 +1,6 @@
 """What every task finds in its Python process, kept out of the garbage collector's way.
 
-PySpark collects garbage after every task, and after every plan, in processes that it uses again.
+PySpark collects garbage after every task, plan and commit, in processes that it uses again.
 Each time the collector walks over all objects of all imported modules, tens of milliseconds long,
 while Spark is at work on the end of the epoch.
 """
@@ -11,14 +11,14 @@ import gc
 import os
 
 _TIMES = 3
-"""By then everything has been imported that a task needs."""
+"""By then everything has been imported that is needed."""
 
 _calls: dict[int, int] = {}
 """By process: a forked one begins anew."""
 
 
 def freeze_modules() -> None:
-    """To be called at every task: the third time, what there is then is set aside for good.
+    """To be called each time: the third time, what there is then is set aside for good.
 
     Objects are freed as before when nobody refers to them. Only a cycle that exists at that time
     and is given up later is not found any more.

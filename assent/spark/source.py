@@ -159,6 +159,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         return Message(str(vote))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        freeze_modules()
         votes = _votes(messages)
         if self._settings.guarantee is Guarantee.EXACTLY_ONCE:
             self._coordinator().commit(votes, batchId)
