@@ -90,7 +90,7 @@ def _stage(
 ) -> Callable[[], AbstractContextManager[Options]]:
     @contextmanager
     def stage() -> Iterator[Options]:
-        server.run(f"TRUNCATE {TABLE}")
+        server.empty(TABLE)
         place = server.options(TABLE)
         if parameters is not None:
             url = place["url"].replace("jdbc:mariadb:", "jdbc:mysql:")

@@ -132,8 +132,8 @@ def measure(options: argparse.Namespace) -> Result:
 
 
 def _empty(server: Postgres) -> None:
-    # The checkpoint belongs to nobody's time.
-    server.run(f"TRUNCATE {TABLE}", "CHECKPOINT")
+    server.empty(TABLE)
+    server.run("CHECKPOINT")  # it belongs to nobody's time
 
 
 def _copy(server: Postgres, folder: Path, rows: int, kind: str) -> Program:

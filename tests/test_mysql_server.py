@@ -43,6 +43,20 @@ def test_a_killed_server_comes_back_with_its_data(own_mysql: MySql) -> None:
     assert server.rows("SELECT n FROM t ORDER BY n") == [(1,), (2,)]
 
 
+def test_a_table_is_emptied_whoever_holds_it(own_mysql: MySql) -> None:
+    server = own_mysql
+    server.run("CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)")
+    server.run(
+        "XA START 'left', 'b', 7",
+        "INSERT INTO t VALUES (2)",
+        "XA END 'left', 'b', 7",
+        "XA PREPARE 'left', 'b', 7",
+    )
+    server.empty("t")
+    assert server.rows("SELECT n FROM t") == []
+    assert server.rows("XA RECOVER") == []
+
+
 def test_a_paused_server_answers_nothing_until_it_is_resumed() -> None:
     with require_mysql() as server:
         server.pause()

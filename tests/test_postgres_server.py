@@ -40,6 +40,17 @@ def test_a_killed_server_comes_back_with_its_data(own_postgres: Postgres) -> Non
     assert server.rows("SELECT n FROM t ORDER BY n") == [(1,), (2,)]
 
 
+def test_a_table_is_emptied_whoever_holds_it(own_postgres: Postgres) -> None:
+    server = own_postgres
+    server.run("CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)")
+    with server.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        connection.execute("PREPARE TRANSACTION 'left'")
+    server.empty("t")
+    assert server.rows("SELECT n FROM t") == []
+    assert server.rows("SELECT gid FROM pg_prepared_xacts") == []
+
+
 def test_a_paused_server_answers_nothing_until_it_is_resumed(own_postgres: Postgres) -> None:
     answers: list[object] = []
     with own_postgres.connect() as connection:

