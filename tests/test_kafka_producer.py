@@ -493,7 +493,7 @@ with TaskProducer(connect(settings, kind=kind), Guarantee.AT_LEAST_ONCE, message
     for _ in range(int(batches)):
         p.write(Records(topic, values))
     p.finish()
-    print(p.bytes, peak() - before)
+    print(p.rows * int(size), peak() - before)
 """
 
 
