@@ -34,3 +34,23 @@ assert gc.get_freeze_count() <= frozen
 
 def test_once_in_a_process_at_its_third_task() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+COMMITS = """
+import gc
+from assent.protocol.guarantee import Guarantee
+from assent.protocol.policy import Policy
+from assent.sinks.files import FilesSink
+from assent.spark.settings import Settings
+from assent.spark.source import EpochWriter
+
+settings = Settings(None, Guarantee.NONE, Policy())
+for epoch in range(3):
+    assert gc.get_freeze_count() == 0
+    EpochWriter(settings, FilesSink("/nowhere"), {}).commit([], epoch)
+assert gc.get_freeze_count() > 1000
+"""
+
+
+def test_in_the_process_that_commits_too() -> None:
+    subprocess.run([sys.executable, "-c", COMMITS], check=True, timeout=60)
