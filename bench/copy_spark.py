@@ -1,7 +1,7 @@
 """Copies one Kafka topic into another with Spark, for `bench.kafka_to_kafka`, until it is killed.
 
-Its one argument is JSON: servers, source, target, source_options, jars, tasks,
-format, options.
+Its one argument is JSON: servers, source, target, source_options, jars, tasks, format,
+options.
 """
 
 from __future__ import annotations

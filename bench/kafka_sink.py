@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
 
+from assent.protocol.guarantee import Guarantee
+from assent.sinks.kafka_settings import producer_settings
 from assent.testing.kafka import KafkaCluster
 from bench.broker import fresh_topic
 from bench.query import Options, Query
@@ -17,15 +19,16 @@ BUILT_IN, EQUAL = "built-in, defaults", "built-in, equal settings"
 GUARANTEES = ("exactly_once", "at_least_once", "none")
 EXACTLY_ONCE = "assent, exactly_once"
 
+_DEFAULTS = producer_settings({"bootstrap.servers": "anywhere"}, Guarantee.AT_LEAST_ONCE)
 BATCHING = {
-    "kafka.linger.ms": "50",
-    "kafka.batch.size": "1000000",
+    "kafka.linger.ms": _DEFAULTS["linger.ms"],
+    "kafka.batch.size": _DEFAULTS["batch.size"],
     "kafka.acks": "all",
     "kafka.compression.type": "none",
 }
 """What Assent has by default, by the names that both clients know."""
-JAVA_BUFFER = {"kafka.buffer.memory": str(64 * 2**20)}
-"""As much as Assent's client has per task (`queue.buffering.max.kbytes`)."""
+JAVA_BUFFER = {"kafka.buffer.memory": str(1024 * int(_DEFAULTS["queue.buffering.max.kbytes"]))}
+"""As much as Assent's client has per task."""
 
 FAIRNESS = (
     "Spark's built-in sink runs with its defaults, and with the linger, batch size, buffer, "

@@ -18,7 +18,7 @@ _calls: dict[int, int] = {}
 
 
 def freeze_modules() -> None:
-    """To be called each time: the third time, what there is then is set aside for good.
+    """To be called at every task, plan and commit: the third time, what there is is set aside.
 
     Objects are freed as before when nobody refers to them. Only a cycle that exists at that time
     and is given up later is not found any more.

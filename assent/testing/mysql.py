@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -188,15 +187,17 @@ class MySql:
         """Remove all rows, and whatever holds the table: a query that was stopped may."""
         import pymysql
 
-        deadline = time.monotonic() + _EMPTY_SECONDS
-        while True:
+        def is_empty() -> bool:
             self.roll_back_prepared()
             try:
                 self.run("SET lock_wait_timeout = 1", f"TRUNCATE {table}")
-                return
             except pymysql.err.OperationalError as error:
-                if error.args[0] != _LOCK_WAIT_TIMEOUT or time.monotonic() > deadline:
+                if error.args[0] != _LOCK_WAIT_TIMEOUT:
                     raise
+                return False
+            return True
+
+        self._running_server().wait_until(is_empty, f"nobody held {table}", _EMPTY_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL, as when the machine goes down."""

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -188,15 +187,14 @@ class Postgres:
         """Remove all rows, and whatever holds the table: a query that was stopped may."""
         import psycopg
 
-        deadline = time.monotonic() + _EMPTY_SECONDS
-        while True:
+        def is_empty() -> bool:
             self.roll_back_prepared()
-            try:
+            with suppress(psycopg.errors.LockNotAvailable):
                 self.run("SET lock_timeout = '500ms'", f"TRUNCATE {table}")
-                return
-            except psycopg.errors.LockNotAvailable:
-                if time.monotonic() > deadline:
-                    raise
+                return True
+            return False
+
+        self._running_server().wait_until(is_empty, f"nobody held {table}", _EMPTY_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL to all its processes, as when the machine goes down."""
