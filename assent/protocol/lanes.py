@@ -27,6 +27,7 @@ Cells: TypeAlias = npt.NDArray[np.uint8]
 _SLICE_ROWS = 16_384  # what is in flight at once: small enough for the cache, and bounds memory
 _SLICE_BYTES = 131_072
 _LONG_VALUE = 4_096  # longer values enter by their digest; part of the algorithm, not a tuning knob
+_NARROW = 32  # up to here it is faster to go word by word than value by value
 STEP = np.uint64(0x9E3779B97F4A7C15)
 _scratch = local()
 
@@ -194,19 +195,44 @@ def _dot(pieces: npt.NDArray[np.uint32], keys: Words) -> Words:
 def _matrix_lanes(cells: Cells, path: str) -> Words:
     """The lanes of values that all have one width."""
     count, width = cells.shape
+    if 0 < width <= _NARROW and width % 8 != 4:  # or whole pieces would be padded to words
+        return _narrow_lanes(cells, path)
     pieces = (width + 3) // 4
     keys = _keys(path, 2 + pieces)[:, 2:]
     lanes = np.zeros((2, count), np.uint64)
     step = max(1, _SLICE_BYTES // max(1, width))
     for start in range(0, count if width else 0, step):
         part = cells[start : start + step]
-        if width % 4:
-            padded = _room("padded", (len(part), 4 * pieces), np.uint8)
-            padded[:, :width] = part
-            padded[:, width:] = 0
-            part = padded
-        lanes[:, start : start + step] = _dot(part.view(np.uint32), keys)
+        lanes[:, start : start + step] = _dot(_widened(part, 4 * pieces).view(np.uint32), keys)
     return lanes
+
+
+def _widened(cells: Cells, width: int) -> Cells:
+    """The same values, with zeros behind them up to a width."""
+    count, narrow = cells.shape
+    if narrow == width:
+        return cells
+    wide = _room("widened", (count, width), np.uint8)
+    wide[:, :narrow] = cells
+    wide[:, narrow:] = 0
+    return wide
+
+
+def _narrow_lanes(cells: Cells, path: str) -> Words:
+    """The same for values of few words: word by word, each for all values at once."""
+    words = (cells.shape[1] + 7) // 8
+    keys = _keys(path, 2 + 2 * words)[:, 2:]
+    columns = _widened(cells, 8 * words).view(np.uint64).T
+    lanes = _word_lanes(columns[0], keys)
+    for place in range(1, words):
+        lanes += _word_lanes(columns[place], keys[:, 2 * place :])
+    return lanes
+
+
+def _word_lanes(words: Words, keys: Words) -> Words:
+    """The lanes of words: two pieces each."""
+    low, high = words & np.uint64(2**32 - 1), words >> np.uint64(32)
+    return keys[:, 0:1] * low + keys[:, 1:2] * high
 
 
 def _fixed_lanes(array: pa.Array, path: str) -> Words:
@@ -218,9 +244,7 @@ def _fixed_lanes(array: pa.Array, path: str) -> Words:
     if width in (1, 2, 4):
         return _keys(path, 3)[:, 2:] * cells.view(f"u{width}").astype(np.uint64)
     if width == 8:
-        keys, words = _keys(path, 4), cells.view(np.uint64)
-        low, high = words & np.uint64(2**32 - 1), words >> np.uint64(32)
-        return keys[:, 2:3] * low + keys[:, 3:] * high
+        return _word_lanes(cells.view(np.uint64), _keys(path, 4)[:, 2:])
     return _matrix_lanes(cells.reshape(count, width), path)
 
 
@@ -268,8 +292,7 @@ def _variable_lanes(array: pa.Array, path: str) -> Words:
         lanes[:, long] += _matrix_lanes(np.frombuffer(digests, np.uint8).reshape(-1, 16), path)
         lengths[long] = 0
     for rows in _runs(lengths):
-        pieces = _pieces(data, offsets[:-1][rows], lengths[rows])
-        lanes[:, rows] += _dot(pieces, _keys(path, 2 + pieces.shape[1])[:, 2:])
+        lanes[:, rows] += _matrix_lanes(_padded(data, offsets[:-1][rows], lengths[rows]), path)
     return lanes
 
 
@@ -287,8 +310,8 @@ def _runs(lengths: Lengths) -> Iterator[slice | npt.NDArray[np.intp]]:
         upper //= 4
 
 
-def _pieces(data: Cells, begins: Lengths, lengths: Lengths) -> npt.NDArray[np.uint32]:
-    """The bytes of every row as one row of pieces, with zeros behind them (they add nothing)."""
+def _padded(data: Cells, begins: Lengths, lengths: Lengths) -> Cells:
+    """The bytes of every row, in whole pieces, with zeros behind them (they add nothing)."""
     width = (int(lengths.max()) + 3) // 4 * 4
     # Whole cells are read. Those of the last rows would reach past the buffer: they come from
     # a copy of its end that has room behind it.
@@ -303,7 +326,7 @@ def _pieces(data: Cells, begins: Lengths, lengths: Lengths) -> npt.NDArray[np.ui
     # On this ruler the mask for a length is the cell that begins that many bytes before the middle.
     ruler = np.repeat(np.array([255, 0], np.uint8), width)
     found &= _gather(ruler, width - lengths, width)
-    return found.view(np.uint32)
+    return found
 
 
 def _gather(data: Cells, begins: Lengths, width: int) -> Cells:
