@@ -19,7 +19,6 @@ _PACKAGES = (
     "pyarrow",
     "numpy",
     "confluent-kafka",
-    "adbc-driver-postgresql",
     "psycopg",
     "pymysql",
     "redis",

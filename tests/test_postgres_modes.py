@@ -383,25 +383,58 @@ def test_somebody_elses_lock_ends_in_an_error_and_not_in_a_wait(postgres: Postgr
             sink.begin(stage.name(), 0)
 
 
+def until_copy_is_blocked(postgres: Postgres) -> None:
+    """Some session waits for a lock in the midst of its COPY."""
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+    started = time.monotonic()
+    while not postgres.rows(blocked):
+        assert time.monotonic() - started < 10
+
+
 def test_a_task_that_waits_for_a_lock_can_be_given_up(postgres: Postgres) -> None:
     stage = PostgresStage(postgres, KEYED, commit_mode="prepared", lock_timeout=60.0)
     sink = stage.sink()
     sink.check(batch().schema)
     first = stage.prepare((1, "a"))
     waiting = sink.begin(stage.name(partition=1), 0)
-    sink.write(waiting, batch((1, "b")))
-    waiting._copy.write(None)
+    # So many that the server does not wait for more before it looks at the first.
+    sink.write(waiting, batch((0, "b"), *((key, "b") for key in range(1, 20_000))))
     started = time.monotonic()
-    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'"
-    while not postgres.rows(blocked):
-        assert time.monotonic() - started < 10
+    until_copy_is_blocked(postgres)
     sink.discard(waiting)
+    # It holds its first key no longer, though the one it waited for is still taken.
+    complete(sink, stage.prepare((0, "c"), partition=2))
     assert time.monotonic() - started < 20
     sink.abort(first)
     assert is_clean(stage)
-    # Nothing holds the key any more.
-    complete(sink, stage.prepare((1, "c")))
-    assert stage.rows() == [(1, "c")]
+    assert stage.rows() == [(0, "c")]
+
+
+def test_what_is_on_its_way_to_a_server_that_waits_is_bounded(postgres: Postgres) -> None:
+    stage = PostgresStage(postgres, KEYED, commit_mode="prepared", lock_timeout=60.0)
+    sink = stage.sink()
+    sink.check(batch().schema)
+    first = stage.prepare((0, "a"))
+    waiting = sink.begin(stage.name(partition=1), 0)
+    text = "b" * 1_000
+    many = [
+        batch(*((key, text) for key in range(at, at + 1_000))) for at in range(0, 99_000, 1_000)
+    ]
+
+    def write_all() -> None:
+        for rows in many:
+            sink.write(waiting, rows)
+
+    writer = threading.Thread(target=write_all)
+    writer.start()
+    until_copy_is_blocked(postgres)
+    writer.join(2)  # all of it at once would take a moment
+    assert writer.is_alive()
+    sink.abort(first)
+    writer.join(60)
+    complete(sink, sink.pre_commit(waiting))
+    assert stage.server.rows(f"SELECT count(*) FROM {stage.full}") == [(99_000,)]
+    assert is_clean(stage)
 
 
 # Which commit mode

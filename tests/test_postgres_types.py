@@ -92,7 +92,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def read(stage: PostgresStage) -> list[Any]:
-    """By psycopg, in binary; the sink writes through ADBC. Instants in UTC, as Arrow has them."""
+    """By psycopg's own readers of binary values. Instants in UTC, as Arrow has them."""
     query = f"SELECT v FROM {stage.full} ORDER BY n".encode()
     with stage.server.connect(options="-c TimeZone=UTC") as connection:
         found = connection.execute(query, binary=True).fetchall()
@@ -144,6 +144,24 @@ def one_column(kind: pa.DataType, *values: Any) -> pa.RecordBatch:
     return pa.record_batch(
         {"n": pa.array(range(len(values)), pa.int64()), "v": pa.array(values, kind)}
     )
+
+
+EARLY = {
+    "date": (pa.date32(), 10_957 - 2**31),
+    "timestamp": (pa.timestamp("us"), 946_684_800_000_000 - 2**63),
+    "timestamptz": (pa.timestamp("us", "UTC"), 946_684_800_000_000 - 2**63),
+    "timestamp[]": (pa.list_(pa.timestamp("us")), [946_684_800_000_000 - 2**63]),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_time_before_all_that_the_server_knows_is_refused(postgres: Postgres, name: str) -> None:
+    """Counted from the server's epoch it would wrap around, or mean infinity."""
+    kind, value = EARLY[name]
+    stage = PostgresStage(postgres, f"n bigint, v {name}")
+    with pytest.raises(AssentError, match="column 'v' holds a time that is too early for"):
+        write(stage, one_column(kind, value))
+    assert read(stage) == []
 
 
 NESTED = {

@@ -16,7 +16,6 @@ import assent.protocol
 from assent.protocol import errors
 
 EXTRAS = (
-    "adbc_driver_postgresql",
     "confluent_kafka",
     "happybase",
     "kafka",

@@ -231,9 +231,5 @@ class PostgresSink(SqlSink["PostgresTransaction", Address, "TableName"]):
 
 
 def _require_libraries() -> None:
-    for library in ("psycopg", "adbc_driver_postgresql"):
-        if importlib.util.find_spec(library) is None:
-            raise ImportError(
-                "the PostgreSQL sink needs psycopg and adbc-driver-postgresql: "
-                "pip install 'assent[postgres]'"
-            )
+    if importlib.util.find_spec("psycopg") is None:
+        raise ImportError("the PostgreSQL sink needs psycopg: pip install 'assent[postgres]'")

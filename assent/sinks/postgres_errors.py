@@ -1,4 +1,4 @@
-"""What PostgreSQL and its two clients raise, in the terms of the error tree."""
+"""What PostgreSQL and its client raise, in the terms of the error tree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def translate(error: Exception, what: str) -> AssentError:
-    """The error of the tree that stands for one of psycopg or ADBC.
+    """The error of the tree that stands for one of psycopg.
 
     What the server finds fault with in a row is a plain AssentError: neither trying again nor
     another option helps.
@@ -91,20 +91,18 @@ def translate(error: Exception, what: str) -> AssentError:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Every error of psycopg and ADBC becomes one of the tree; `what` begins its message."""
-    import adbc_driver_manager
+    """Every error of psycopg becomes one of the tree; `what` begins its message."""
     import psycopg
 
     try:
         yield
-    except (psycopg.Error, adbc_driver_manager.Error) as error:
+    except psycopg.Error as error:
         raise translate(error, what) from error
 
 
 def _message(error: Exception) -> str:
-    """The server's words without the statement, on one line. No client puts a password there."""
-    text = str(error).partition("Query was:")[0].partition(" SQLSTATE:")[0]
-    # ADBC puts the statement before the server's words.
+    """The server's words without the statement, on one line. They never have a password."""
+    text = str(error)
     for severity in ("ERROR:", "FATAL:"):
         text = text.partition(severity)[2] or text
     lines = [line.strip() for line in text.splitlines() if line.strip(" .")]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from assent.sinks.postgres_address import Address
 from assent.sinks.postgres_errors import translated
 from assent.sinks.session_pool import SessionPool
 
 if TYPE_CHECKING:
-    import adbc_driver_postgresql.dbapi as adbc
     import psycopg
 
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Rows = list[tuple[Any, ...]]
 Ask = Callable[[str], Rows]
 """Runs one statement and gives its rows."""
+
+_CANCEL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Sessions:
     durable: bool = True
 
     @contextmanager
-    def control(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    def control(self) -> Iterator[Connection]:
         """A session for the driver's side, in autocommit. It is kept if nothing went wrong."""
         connection = _control.take(self._key) or self._connect()
         try:
@@ -40,26 +42,11 @@ class Sessions:
             raise
         _control.keep(self._key, connection)
 
-    def open_task(self) -> adbc.Connection:
-        """A session for a task, in autocommit: one that an earlier task has left, or a new one.
+    def open_task(self) -> Connection:
+        """A session for a task, in autocommit: one that an earlier task has left, or a new one."""
+        return _tasks.take(self._key) or self._connect()
 
-        A new one costs tens of milliseconds: the client reads the server's types first.
-        """
-        import adbc_driver_postgresql.dbapi as adbc
-
-        kept: adbc.Connection | None = _tasks.take(self._key)
-        if kept is not None:
-            return kept
-        with translated(f"PostgreSQL at {self.address}"):
-            connection = adbc.connect(self.address.conninfo(), autocommit=True)
-            try:
-                asking(connection)(self._settings())
-            except BaseException:
-                connection.close()
-                raise
-        return connection
-
-    def keep_task(self, connection: adbc.Connection) -> None:
+    def keep_task(self, connection: Connection) -> None:
         """Leave a session, outside of any transaction, to the next task of this process."""
         _tasks.keep(self._key, connection)
 
@@ -67,7 +54,7 @@ class Sessions:
         """Leave few sessions open until the next epoch."""
         _control.trim(self._key)
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _connect(self) -> Connection:
         import psycopg
 
         with translated(f"PostgreSQL at {self.address}"):
@@ -114,15 +101,29 @@ class Sessions:
         return self.address.conninfo(), self._settings()
 
 
-def asking(connection: adbc.Connection | psycopg.Connection[tuple[Any, ...]]) -> Ask:
-    """Statements over a connection of either client."""
+def asking(connection: Connection) -> Ask:
+    """Statements over a connection."""
 
     def ask(statement: str) -> Rows:
         with connection.cursor() as cursor:
-            cursor.execute(statement.encode() if _is_psycopg(connection) else statement)
-            return list(cursor.fetchall()) if cursor.description else []
+            cursor.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
     return ask
+
+
+def abandon(connection: Connection) -> None:
+    """Close a connection, whatever it is at. What runs on the server is told to end.
+
+    A session that waits for a lock would not see that its client is gone, and keep its own locks.
+    """
+    from psycopg.pq import TransactionStatus
+
+    try:
+        if connection.info.transaction_status is TransactionStatus.ACTIVE:
+            connection.cancel_safe(timeout=_CANCEL_SECONDS)
+    finally:
+        connection.close()
 
 
 def close_idle() -> None:
@@ -131,19 +132,15 @@ def close_idle() -> None:
     _tasks.close_idle()
 
 
-def _is_psycopg(connection: object) -> bool:
-    return type(connection).__module__.partition(".")[0] == "psycopg"
+def _answers(connection: Connection) -> bool:
+    import psycopg
 
-
-def _answers(connection: Any) -> bool:
     try:
         asking(connection)("SELECT 1")
-    except Exception:
-        return False  # either client has errors of its own
+    except psycopg.Error:
+        return False
     return True
 
 
-_control: SessionPool[psycopg.Connection[tuple[Any, ...]]] = SessionPool(
-    _answers, lambda connection: connection.close()
-)
-_tasks: SessionPool[Any] = SessionPool(_answers, lambda connection: connection.close())
+_control: SessionPool[Connection] = SessionPool(_answers, lambda connection: connection.close())
+_tasks: SessionPool[Connection] = SessionPool(_answers, lambda connection: connection.close())

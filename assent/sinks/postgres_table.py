@@ -96,7 +96,7 @@ def literal(text: str) -> str:
 
 def _columns(ask: Ask, oid: int) -> tuple[Column[ColumnType], ...]:
     rows = ask(
-        "SELECT a.attname::text, b.typname::text, b.typtype::text, e.typname::text,"
+        "SELECT a.attname::text, b.typname::text, b.typtype::text, e.typname::text, e.oid::int8,"
         " CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END::int4,"
         " format_type(a.atttypid, a.atttypmod), a.attnotnull OR t.typnotnull,"
         " a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,"
@@ -109,10 +109,10 @@ def _columns(ask: Ask, oid: int) -> tuple[Column[ColumnType], ...]:
         f" WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
     )
     columns = []
-    for name, base, kind, element, modifier, shown, not_null, default, computed in rows:
+    for name, base, kind, element, number, modifier, shown, not_null, default, computed in rows:
         if element is not None:
             inner = ColumnType(element, shown.removesuffix("[]"), modifier)
-            type_ = ColumnType("array", shown, -1, inner)
+            type_ = ColumnType("array", shown, -1, inner, number)
         else:
             type_ = ColumnType("enum" if kind == "e" else base, shown, modifier)
         required = not_null and not default and not computed

@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from assent.protocol.errors import AssentError, ConfigurationError
 from assent.sinks.json_text import json_texts
+from assent.sinks.postgres_binary import EPOCH_DAYS, EPOCH_MICROSECONDS
 from assent.sinks.sql_table import Convert
 from assent.sinks.sql_types import (
     DIGITS,
@@ -38,6 +40,8 @@ class ColumnType:
     """As people write it (`integer`)."""
     modifier: int = -1
     element: ColumnType | None = None
+    element_number: int | None = None
+    """Of an array: the type of its elements, as the server numbers types."""
 
     def decimal(self) -> tuple[int, int] | None:
         """Precision and scale of a numeric column; None where it takes any."""
@@ -82,7 +86,9 @@ def converter(name: str, kind: pa.DataType, column: ColumnType) -> Convert:
             raise AssentError(
                 f"column {name!r} cannot be written as {column.shown}: {error}"
             ) from error
-        _refuse_nul(name, converted)
+        values = converted.flatten() if is_list(converted.type) else converted
+        _refuse_nul(name, values)
+        _refuse_early(name, values, column.shown)
         return converted
 
     return convert
@@ -224,10 +230,34 @@ def _uuids(name: str, array: pa.Array) -> pa.Array:
         raise AssentError(f"column {name!r} holds a text that is no uuid") from error
 
 
-def _refuse_nul(name: str, array: pa.Array) -> None:
-    texts = array.flatten() if is_list(array.type) else array
-    if is_text(texts.type) and pc.any(pc.match_substring(texts, "\0")).as_py():
+def _refuse_nul(name: str, texts: pa.Array) -> None:
+    if not is_text(texts.type) or not _may_hold_nul(texts):
+        return
+    if pc.any(pc.match_substring(texts, "\0")).as_py():
         raise AssentError(
             f"column {name!r} holds a text with a NUL character (\\u0000), which PostgreSQL cannot "
             f"store; replace it in the query: translate({name}, '\\u0000', '')"
         )
+
+
+def _may_hold_nul(texts: pa.Array) -> bool:
+    """Whether the bytes of all texts, and what nulls hide among them, have a NUL: a quick look."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return False
+    places = np.frombuffer(offsets, np.int64 if _types.is_large_string(texts.type) else np.int32)
+    begin, end = places[texts.offset], places[texts.offset + len(texts)]
+    return b"\0" in data[int(begin) : int(end)].to_pybytes()
+
+
+def _refuse_early(name: str, times: pa.Array, shown: str) -> None:
+    """Refuse what is too early to be counted from the server's epoch, or would mean infinity."""
+    if _types.is_date32(times.type):
+        count, bound = pa.int32(), EPOCH_DAYS - 2**31
+    elif _types.is_timestamp(times.type):
+        count, bound = pa.int64(), EPOCH_MICROSECONDS - 2**63
+    else:
+        return
+    earliest = pc.min(times.view(count)).as_py()
+    if earliest is not None and earliest <= bound:
+        raise AssentError(f"column {name!r} holds a time that is too early for {shown}")

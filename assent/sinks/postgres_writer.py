@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from assent.protocol.errors import AssentError, ConfigurationError, RetriableError
+from assent.sinks.postgres_binary import cells
 from assent.sinks.postgres_copy import Copy
 from assent.sinks.postgres_errors import translated
 from assent.sinks.postgres_move import create_staging, find_conflict, move
-from assent.sinks.postgres_session import Sessions, asking
+from assent.sinks.postgres_session import Sessions, abandon, asking
 from assent.sinks.postgres_table import Table, TableName, literal
 from assent.sinks.postgres_types import ColumnType, column_type, converter
 from assent.sinks.postgres_witness import Witnesses, earlier_attempts, staging_name
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("assent")
 
 _POLL_SECONDS = 0.1
+_BATCH_BYTES = 4 * 2**20  # what is converted and sent at once: bounds memory
 
 
 class PostgresTransaction:
@@ -72,24 +75,26 @@ class PostgresTransaction:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Copy the rows of a batch, in the binary form that is exactly that of the columns."""
-        import pyarrow as pa
-
         with translated(self._what):
             if self._wires is None:
                 self._wires = self._set_up(batch.schema)
-            columns = {
-                wire.column.name: wire.convert(batch.column(wire.source)) for wire in self._wires
-            }
-            for wire in self._wires:
-                if wire.key and batch.column(wire.source).null_count:
-                    raise AssentError(
-                        f"a row has no value in key column {wire.source!r}; rows are merged by it"
-                    )
-            rows = pa.record_batch(columns)
-            if self._copy is None:
-                table = self._staging or self._table.name
-                self._copy = Copy(self._connection, table, rows.schema)
-            self._copy.write(rows)
+                columns = [wire.column.name for wire in self._wires]
+                self._copy = Copy(self._connection, self._staging or self._table.name, columns)
+            step = max(1, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, step):
+                self._write(batch.slice(start, step), self._wires)
+
+    def _write(self, batch: pa.RecordBatch, wires: Sequence[Wire[ColumnType]]) -> None:
+        assert self._copy is not None
+        columns = []
+        for wire in wires:
+            values = batch.column(wire.source)
+            if wire.key and values.null_count:
+                raise AssentError(
+                    f"a row has no value in key column {wire.source!r}; rows are merged by it"
+                )
+            columns.append(cells(wire.convert(values), wire.column.type.element_number))
+        self._copy.write(columns, batch.num_rows)
 
     def finish(self) -> None:
         """Make everything durable, and leave it to be committed by its name."""
@@ -121,10 +126,10 @@ class PostgresTransaction:
 
     def close(self) -> None:
         """End the session. The server rolls back what is not prepared or committed."""
+        with suppress(Exception):
+            abandon(self._connection)
         if self._copy is not None:
             self._copy.give_up()
-        with suppress(Exception):
-            self._connection.close()
 
     def _find(self, target: TableName) -> Table:
         table = Table.find(self._ask, target)
