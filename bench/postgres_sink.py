@@ -28,7 +28,8 @@ EXACTLY_ONCE, JDBC, COPY = "assent, exactly_once", "Spark JDBC", "psql \\copy, t
 TABLE = "orders"
 FAIRNESS = (
     "The same server for all, with fsync on and room for the log, so that no checkpoint falls into "
-    "a run; the table has no index and is emptied before every run. Spark's JDBC writer has "
+    "a run, and files of the log are used again, as on a server that has run for a while; the "
+    "table has no index and is emptied before every run. Spark's JDBC writer has "
     "reWriteBatchedInserts, two partitions, and batches of its default size and of a larger one, "
     "of which the faster counts; it is at-least-once. psql reads a file that was made before and "
     "is not counted, while Assent's time includes that Spark makes the rows; psql runs with the "
@@ -46,6 +47,7 @@ _SERVER = {
     "fsync": "on",
     "shared_buffers": "512MB",
     "max_wal_size": "16GB",
+    "min_wal_size": "4GB",
     "checkpoint_timeout": "1h",
 }
 _COLUMNS = (

@@ -27,12 +27,14 @@ from bench.command import say
 from bench.result import Measure
 
 WARM_UP = 2
+_COMPILED = 10
+"""Epochs of the round that does not count: by then Java has compiled most of what counts."""
 BATCH_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DEFAULT_LIMIT = str(64 * 2**20)
 UNLIMITED = str(2**31 - 1)
 """Of that limit, as docs/tuning.md has it. With its default Spark asks for a batch's size after
 every row. Only what goes to Python is batched so: Spark's own sinks know nothing of it."""
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that are measured
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
 _DEADLINE_SECONDS = 900.0
@@ -215,7 +217,7 @@ def in_turns(
     if not quick:
         for contender in contenders:
             say(f"  warm-up: {contender.name}")
-            contender.run(1, WARM_UP)
+            contender.run(_COMPILED, 0)
     found: list[Found] = [(contender, []) for contender in contenders]
     for turn in range(rounds):
         for step in range(len(contenders)):
