@@ -1,7 +1,7 @@
 r"""PostgreSQL: `python -m bench.postgres_sink [--quick]`.
 
-Rows per second of whole epochs. With two tasks: Assent against Spark's JDBC writer. With one task:
-Assent against psql's `\copy` of a file that is there already.
+Rows per second of whole epochs. With two tasks, and epochs of several sizes: Assent against Spark's
+JDBC writer. With one task: Assent against psql's `\copy` of a file that is there already.
 """
 
 from __future__ import annotations
@@ -11,33 +11,45 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from assent.testing.postgres import DATABASE, USER, Postgres
 from bench import command, jdbc, target
 from bench.orders import orders
-from bench.query import Contender, Options, Program, Query, in_turns, rates, session
-from bench.result import Result, fastest, ratio
+from bench.query import (
+    BATCH_ROWS,
+    Contender,
+    Options,
+    Program,
+    Query,
+    in_turns,
+    rates,
+    session,
+)
+from bench.result import Measure, Result, fastest, ratio
 from bench.target import Outcome
 
 TASKS = 2
-TWO, ONE = "two tasks", "one task"
 EXACTLY_ONCE, JDBC, COPY = "assent, exactly_once", "Spark JDBC", "psql \\copy, text"
 TABLE = "orders"
 FAIRNESS = (
-    "The same server for all, with fsync on and room for the log, so that no checkpoint falls into "
-    "a run, and files of the log are used again, as on a server that has run for a while; the "
-    "table has no index and is emptied before every run. Spark's JDBC writer has "
-    "reWriteBatchedInserts, two partitions, and batches of its default size and of a larger one, "
-    "of which the faster counts; it is at-least-once. psql reads a file that was made before and "
-    "is not counted, while Assent's time includes that Spark makes the rows; psql runs with the "
-    "format text, its default, and with binary. The limit in bytes of batches for Python is "
-    "lifted, as docs/tuning.md says; JDBC has none."
+    "The same server for all, with fsync on and room for the log, so that no checkpoint falls "
+    "into a run, with files of the log that are used again, as on a server that has run for a "
+    "while, and with buffers for all rows of a run; the table has no index and is emptied before "
+    "every run. An epoch has fixed costs, most of them Spark's own, which count for less the "
+    "larger it is: hence several sizes. Spark's JDBC writer has reWriteBatchedInserts, two "
+    "partitions, and batches of its default size and of a larger one, of which the faster counts;"
+    " it is at-least-once. psql reads a file that was made before and is not counted, while "
+    "Assent's time includes that Spark makes the rows; psql runs with the format text, its "
+    "default, and with binary. Batches for Python have 20,000 rows and no limit in bytes, as "
+    "docs/tuning.md says, but for one contender; JDBC has none of them."
 )
 SIZES = (
-    command.Size("rows", 1_000_000, 10_000, "rows of an epoch"),
+    command.Size(
+        "rows", (1_000_000, 4_000_000), (10_000,), "rows of an epoch; the first: one task"
+    ),
     command.Size("epochs", 3, 1, "epochs of a query, beside the first ones"),
     command.Size("rounds", 5, 1, "how often each contender has its turn"),
     jdbc.BATCHES,
@@ -45,7 +57,7 @@ SIZES = (
 
 _SERVER = {
     "fsync": "on",
-    "shared_buffers": "512MB",
+    "shared_buffers": "4GB",
     "max_wal_size": "16GB",
     "min_wal_size": "4GB",
     "checkpoint_timeout": "1h",
@@ -61,7 +73,7 @@ _ROWS = (
 
 
 def measure(options: argparse.Namespace) -> Result:
-    settings = {"spark.jars": jdbc.jars(jdbc.POSTGRES)}
+    settings = {"spark.jars": jdbc.jars(jdbc.POSTGRES), BATCH_ROWS: "20000"}
     with (
         tempfile.TemporaryDirectory(prefix="assent-bench-") as folder,
         Postgres(settings=_SERVER) as server,
@@ -74,24 +86,24 @@ def measure(options: argparse.Namespace) -> Result:
             _empty(server)
             yield server.options(TABLE)
 
-        def assent(tasks: int, guarantee: str) -> Query:
-            return Query(
-                f"assent, {guarantee}",
-                orders(spark, options.rows, tasks),
-                {"deliveryGuarantee": guarantee},
-                "assent-postgres",
-                stage,
-            )
-
         @contextmanager
         def jdbc_stage() -> Iterator[Options]:
             with stage() as place:
                 yield {**place, "url": f"{place['url']}?reWriteBatchedInserts=true"}
 
-        built_in = [
-            Query(
+        def assent(rows: int, tasks: int, guarantee: str) -> Query:
+            return Query(
+                f"assent, {guarantee}",
+                orders(spark, rows, tasks),
+                {"deliveryGuarantee": guarantee},
+                "assent-postgres",
+                stage,
+            )
+
+        def built_in(rows: int, size: int) -> Query:
+            return Query(
                 f"{JDBC}, batches of {size:,}",
-                orders(spark, options.rows, TASKS),
+                orders(spark, rows, TASKS),
                 {
                     "driver": "org.postgresql.Driver",
                     "batchsize": str(size),
@@ -100,28 +112,34 @@ def measure(options: argparse.Namespace) -> Result:
                 stage=jdbc_stage,
                 save=jdbc.save,
             )
-            for size in options.batches
-        ]
-        two = in_turns(
-            [*built_in, assent(TASKS, "exactly_once"), assent(TASKS, "at_least_once")],
-            options.epochs,
-            options.rounds,
-            quick=options.quick,
-        )
-        alone: list[Contender] = [assent(1, "exactly_once")]
+
+        measures: list[Measure] = []
+        outcomes = []
+
+        def compare(group: str, contenders: Sequence[Contender]) -> None:
+            found = in_turns(contenders, options.epochs, options.rounds, quick=options.quick)
+            measures.extend(rates(group, found))
+
+        for rows in options.rows:
+            group = f"two tasks, epochs of {rows:,} rows"
+            writers = [built_in(rows, size) for size in options.batches]
+            sinks = [assent(rows, TASKS, one) for one in ("exactly_once", "at_least_once")]
+            compare(group, [*writers, *sinks, sinks[0].untuned()])
+            best = fastest(measures, group, JDBC)
+            value = ratio(measures, group, EXACTLY_ONCE, best)
+            outcomes.append(Outcome(target.POSTGRES_JDBC, value, f"epochs of {rows:,} rows"))
+        rows = options.rows[0]
+        alone: list[Contender] = [assent(rows, 1, "exactly_once")]
         notes = []
         if shutil.which("psql"):
-            alone += [
-                _copy(server, Path(folder), options.rows, kind) for kind in ("text", "binary")
-            ]
+            alone += [_copy(server, Path(folder), rows, kind) for kind in ("text", "binary")]
         else:
             notes.append("psql's \\copy is left out: there is no psql on the PATH")
-        one = in_turns(alone, options.epochs, options.rounds, quick=options.quick)
-    measures = [*rates(TWO, two), *rates(ONE, one)]
-    best = fastest(measures, TWO, JDBC)
-    outcomes = [Outcome(target.POSTGRES_JDBC, ratio(measures, TWO, EXACTLY_ONCE, best))]
-    if not notes:
-        outcomes.append(Outcome(target.POSTGRES_COPY, ratio(measures, ONE, EXACTLY_ONCE, COPY)))
+        group = f"one task, epochs of {rows:,} rows"
+        compare(group, alone)
+        if not notes:
+            value = ratio(measures, group, EXACTLY_ONCE, COPY)
+            outcomes.append(Outcome(target.POSTGRES_COPY, value))
     return Result(
         "postgres_sink",
         "PostgreSQL",

@@ -34,6 +34,8 @@ _DEFAULT_LIMIT = str(64 * 2**20)
 UNLIMITED = str(2**31 - 1)
 """Of that limit, as docs/tuning.md has it. With its default Spark asks for a batch's size after
 every row. Only what goes to Python is batched so: Spark's own sinks know nothing of it."""
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_DEFAULT_ROWS = "10000"
 _POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that are measured
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
@@ -100,7 +102,8 @@ class Query:
     def untuned(self) -> Query:
         """The same in a session that has nothing of docs/tuning.md."""
         name = f"{self.name}, Spark's own batches"
-        return replace(self, name=name, spark={BATCH_LIMIT: _DEFAULT_LIMIT})
+        default = {BATCH_LIMIT: _DEFAULT_LIMIT, BATCH_ROWS: _DEFAULT_ROWS}
+        return replace(self, name=name, spark=default)
 
     def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:
         folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
@@ -176,7 +179,7 @@ class Program:
 def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSession]:
     """A session as a user would have it: nothing is tuned for the tests, all as documented."""
     plain = {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        BATCH_ROWS: _DEFAULT_ROWS,
         BATCH_LIMIT: UNLIMITED,
         "spark.driver.extraJavaOptions": "",
         "spark.executor.extraJavaOptions": "",
