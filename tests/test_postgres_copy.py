@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from assent.protocol.errors import AssentError
+from assent.protocol.sink import Sink
 from assent.sinks import postgres_copy
 from assent.sinks.postgres_session import close_idle
 from assent.testing.postgres import Postgres
@@ -27,6 +29,18 @@ def roomy(request: pytest.FixtureRequest) -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture
+def short_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some five rows each."""
+    monkeypatch.setattr(postgres_copy, "_RING_BYTES", FIVE_ROWS)
+
+
+def begin(stage: PostgresStage) -> tuple[Sink[Any], Any]:
+    sink = stage.sink()
+    sink.check(batch().schema)
+    return sink, sink.begin(stage.name(), 0)
+
+
 def small(first: int, *, count: int = 3) -> list[Row]:
     return [(key, "page") for key in range(first, first + count)]
 
@@ -43,9 +57,7 @@ def test_buffers_are_left_to_the_server_and_not_used_again(
         monkeypatch.setattr(postgres_copy, "_RING_BYTES", 2**40)
     roomy.run("SELECT pg_stat_reset_shared('io')")
     stage = PostgresStage(roomy, commit_mode="prepared")
-    sink = stage.sink()
-    sink.check(batch().schema)
-    transaction = sink.begin(stage.name(), 0)
+    sink, transaction = begin(stage)
     text = "p" * 500
     for first in range(0, 100_000, 10_000):
         rows = [(key, text) for key in range(first, first + 10_000)]
@@ -64,15 +76,11 @@ def test_buffers_are_left_to_the_server_and_not_used_again(
     assert (reuses > 0) is whole
 
 
+@pytest.mark.usefixtures("short_statements")
 @pytest.mark.parametrize("mode", ["prepared", "staged"])
-def test_all_statements_are_one_transaction(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    monkeypatch.setattr(postgres_copy, "_RING_BYTES", FIVE_ROWS)
+def test_all_statements_are_one_transaction(postgres: Postgres, mode: str) -> None:
     stage = PostgresStage(postgres, commit_mode=mode)
-    sink = stage.sink()
-    sink.check(batch().schema)
-    transaction = sink.begin(stage.name(), 0)
+    sink, transaction = begin(stage)
     for first in range(0, 30, 3):
         sink.write(transaction, batch(*small(first)))
     assert stage.rows() == []
@@ -84,14 +92,10 @@ def test_all_statements_are_one_transaction(
     assert (stage.prepared(), stage.staged()) == ([], [])
 
 
-def test_a_fault_in_any_statement_leaves_nothing(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_copy, "_RING_BYTES", FIVE_ROWS)
+@pytest.mark.usefixtures("short_statements")
+def test_a_fault_in_any_statement_leaves_nothing(postgres: Postgres) -> None:
     stage = PostgresStage(postgres, KEYED, commit_mode="prepared")
-    sink = stage.sink()
-    sink.check(batch().schema)
-    transaction = sink.begin(stage.name(), 0)
+    sink, transaction = begin(stage)
     sink.write(transaction, batch(*small(0)))
     sink.write(transaction, batch(*small(2)))  # one key again; told at the end of this statement
     with pytest.raises(AssentError, match="duplicate key"):
@@ -100,14 +104,10 @@ def test_a_fault_in_any_statement_leaves_nothing(
     assert (stage.rows(), stage.prepared(), stage.staged()) == ([], [], [])
 
 
-def test_a_task_can_be_given_up_between_statements(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_copy, "_RING_BYTES", FIVE_ROWS)
+@pytest.mark.usefixtures("short_statements")
+def test_a_task_can_be_given_up_between_statements(postgres: Postgres) -> None:
     stage = PostgresStage(postgres, KEYED, commit_mode="prepared")
-    sink = stage.sink()
-    sink.check(batch().schema)
-    transaction = sink.begin(stage.name(), 0)
+    sink, transaction = begin(stage)
     for first in range(0, 30, 3):
         sink.write(transaction, batch(*small(first)))
     sink.discard(transaction)
