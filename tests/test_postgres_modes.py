@@ -14,6 +14,7 @@ from assent.protocol.errors import AssentError, ConfigurationError, RetriableErr
 from assent.protocol.handle import Handle
 from assent.protocol.sink import Sink
 from assent.protocol.verdict import Verdict
+from assent.sinks import postgres_copy
 from assent.testing.postgres import Postgres
 from tests.postgres_stage import PostgresStage
 from tests.sql_query import SqlQuery, batch
@@ -410,7 +411,11 @@ def test_a_task_that_waits_for_a_lock_can_be_given_up(postgres: Postgres) -> Non
     assert stage.rows() == [(0, "c")]
 
 
-def test_what_is_on_its_way_to_a_server_that_waits_is_bounded(postgres: Postgres) -> None:
+def test_what_is_on_its_way_to_a_server_that_waits_is_bounded(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Within one statement: the end of one is waited for anyway.
+    monkeypatch.setattr(postgres_copy, "_RING_BYTES", 2**40)
     stage = PostgresStage(postgres, KEYED, commit_mode="prepared", lock_timeout=60.0)
     sink = stage.sink()
     sink.check(batch().schema)

@@ -1,4 +1,4 @@
-"""One COPY into a table, fed batch by batch."""
+"""COPY into a table, fed batch by batch."""
 
 from __future__ import annotations
 
