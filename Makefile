@@ -63,5 +63,7 @@ environment:
 archive: environment
 	@$(RUN) $(PY) -m assent.testing.archive
 
-servers:
+# Those of the system, and those that are fetched, all of them at once.
+servers: environment
 	@"$(ROOT)/tools/environment" servers
+	@$(RUN) $(PY) -m assent.testing.fetch

@@ -47,12 +47,17 @@ log4j.appender.console.layout.ConversionPattern=%d{HH:mm:ss.SSS} %p %c{1}: %m%n
 """
 
 
+def server_jars() -> list[Path]:
+    """What HBase and its Thrift server run from."""
+    return resolve(Artifact("org.apache.hbase", "hbase-thrift", HBASE))
+
+
 class HBaseServer:
     """One HBase. Its data outlive it until it is closed."""
 
     def __init__(self, heap: str = "512m") -> None:
         self._heap = heap
-        self._jars = resolve(Artifact("org.apache.hbase", "hbase-thrift", HBASE))
+        self._jars = server_jars()
         self._folder: Path | None = None
         self._master: Server | None = None
         self._thrift: Server | None = None

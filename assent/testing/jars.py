@@ -46,11 +46,11 @@ class Artifact:
 def resolve(artifact: Artifact, *, alone: bool = False) -> list[Path]:
     """The jars of the artifact and of all it needs at run time; or `alone` its own.
 
-    Two processes may ask at once: one resolves, the other waits.
+    Two processes may ask at once: one resolves, the other waits. Different ones come at once.
     """
     folder = _folder(artifact, alone)
     if not folder.is_dir():
-        with locked(cache_folder() / "jars.lock"):
+        with locked(cache_folder() / "locks" / folder.name):
             if not folder.is_dir():  # it may have come while waiting for the lock
                 _retrieve(artifact, folder, alone)
     return sorted(folder.glob("*.jar"))
@@ -102,7 +102,8 @@ def _retrieve(artifact: Artifact, folder: Path, alone: bool) -> None:
         complete.mkdir()
         command = [
             java(),
-            f"-Divy.default.ivy.user.dir={cache_folder() / 'ivy'}",
+            # Its own cache serves for this once: two that share one disturb each other.
+            f"-Divy.default.ivy.user.dir={Path(scratch, 'ivy')}",
             "-jar",
             str(_ivy()),
             "-error",

@@ -121,6 +121,15 @@ class Broker:
         return self._server
 
 
+def broker_jars(version: str = KAFKA) -> list[Path]:
+    """What a broker of that version runs from."""
+    return [
+        *resolve(Artifact("org.apache.kafka", "kafka_2.13", version)),
+        # The broker's jars come without anything to log with.
+        *resolve(Artifact("org.slf4j", "slf4j-simple", "1.7.36")),
+    ]
+
+
 class KafkaCluster:
     """One or more brokers.
 
@@ -153,11 +162,7 @@ class KafkaCluster:
         self._count = brokers
         self._properties = dict(properties or {})
         self._features = dict(features or {})
-        self._jars = [
-            *resolve(Artifact("org.apache.kafka", "kafka_2.13", version)),
-            # The broker's jars come without anything to log with.
-            *resolve(Artifact("org.slf4j", "slf4j-simple", "1.7.36")),
-        ]
+        self._jars = broker_jars(version)
         self._pool = ConnectionPool(KafkaSecurity("PLAINTEXT"), connect_timeout=_ANSWER_SECONDS)
         self._folder: Path | None = None
         self.brokers: list[Broker] = []

@@ -86,7 +86,7 @@ class MySql:
         self.release = release
         self.password = secrets.token_hex(12)
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._program = _find_program(release)
+        self._program = find_program(release)
         self._folder: Path | None = None
         self._server: Server | None = None
         self.port = 0
@@ -307,7 +307,8 @@ class MySql:
         return self._server
 
 
-def _find_program(release: Release) -> Path:
+def find_program(release: Release) -> Path:
+    """The server of that release: that of the system, or fetched and unpacked once."""
     if release.artifact is None:
         found = shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if found is None or shutil.which("mariadb-install-db") is None:
@@ -335,7 +336,7 @@ def _unpacked(artifact: Artifact) -> Path:
     folder = cache_folder() / "servers" / str(artifact).replace(":", "_")
     if not folder.is_dir():
         jars = resolve(artifact)
-        with locked(cache_folder() / "servers.lock"):
+        with locked(cache_folder() / "locks" / folder.name):
             if not folder.is_dir():  # it may have come while waiting for the lock
                 _unpack(next(jar for jar in jars if jar.name.startswith(artifact.name)), folder)
     return folder / "bin" / "mysqld"
