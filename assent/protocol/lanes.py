@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b, shake_128
 from math import prod
 from threading import local
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 Lengths: TypeAlias = npt.NDArray[np.int64]
 Cells: TypeAlias = npt.NDArray[np.uint8]
 
-_SLICE_ROWS = 16_384  # what is in flight at once: small enough for the cache, and bounds memory
+_SLICE_ROWS = 32_768  # what is in flight at once: small enough for the cache, and bounds memory
 _SLICE_BYTES = 131_072
 _LONG_VALUE = 4_096  # longer values enter by their digest; part of the algorithm, not a tuning knob
-_NARROW = 32  # up to here it is faster to go word by word than value by value
+_NARROW = 32  # up to here it is faster to go word by word than value by value, but for one piece
 STEP = np.uint64(0x9E3779B97F4A7C15)
 _scratch = local()
 
@@ -61,9 +61,10 @@ def _keys(path: str, pieces: int) -> Words:
 
 def mix(words: Words) -> Words:
     """A bijection of 64-bit words in which every bit of the input moves every bit of the output."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words = words ^ words >> np.uint64(shift)
-        words *= np.uint64(factor)
+    words = words ^ words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
     words ^= words >> np.uint64(31)
     return words
 
@@ -72,7 +73,7 @@ def _lanes(array: pa.Array, path: str) -> Words:
     """The two lanes of every value: what a null hides does not count."""
     array = _plain(array)
     kind = array.type
-    path = f"{path}={_kind(kind, path)}"
+    path = f"{path}={_name(kind) or _refuse(kind, path)}"
     null_key = _keys(path, 1)
     if kinds.is_null(kind):
         return np.repeat(null_key, len(array), axis=1)
@@ -147,11 +148,13 @@ _KINDS = (
 )
 
 
-def _kind(kind: pa.DataType, path: str) -> str:
-    """A name for what the bits mean: our own, for those of pyarrow may change."""
-    for test, name in _KINDS:
-        if test(kind):
-            return name.format(kind)
+@lru_cache(maxsize=1_024)
+def _name(kind: pa.DataType) -> str | None:
+    """A name for what the bits mean, if there is one: our own, for those of pyarrow may change."""
+    return next((name.format(kind) for test, name in _KINDS if test(kind)), None)
+
+
+def _refuse(kind: pa.DataType, path: str) -> NoReturn:
     _, length, rest = path.split(":", 2)
     raise ConfigurationError(
         f"column {rest[: int(length)]!r} contains the type {kind}, which has no fingerprint, so "
@@ -195,7 +198,7 @@ def _dot(pieces: npt.NDArray[np.uint32], keys: Words) -> Words:
 def _matrix_lanes(cells: Cells, path: str) -> Words:
     """The lanes of values that all have one width."""
     count, width = cells.shape
-    if 0 < width <= _NARROW and width % 8 != 4:  # or whole pieces would be padded to words
+    if 0 < width <= _NARROW and width != 4:
         return _narrow_lanes(cells, path)
     pieces = (width + 3) // 4
     keys = _keys(path, 2 + pieces)[:, 2:]
@@ -222,17 +225,33 @@ def _narrow_lanes(cells: Cells, path: str) -> Words:
     """The same for values of few words: word by word, each for all values at once."""
     words = (cells.shape[1] + 7) // 8
     keys = _keys(path, 2 + 2 * words)[:, 2:]
-    columns = _widened(cells, 8 * words).view(np.uint64).T
-    lanes = _word_lanes(columns[0], keys)
+    lanes = _word_lanes(_column(cells, 0), keys)
     for place in range(1, words):
-        lanes += _word_lanes(columns[place], keys[:, 2 * place :])
+        lanes += _word_lanes(_column(cells, place), keys[:, 2 * place :])
     return lanes
+
+
+def _column(cells: Cells, place: int) -> Words:
+    """The words at one place of all values, side by side, with zeros behind the values."""
+    count, width = cells.shape
+    if width < 8:
+        return _widened(cells, 8).view(np.uint64)[:, 0]
+    # The last one is taken from the end of the value, so that nothing is read beyond it.
+    begin = min(8 * place, width - 8)
+    words: Words = _room("column", (count,), np.uint64)
+    np.copyto(words, cells[:, begin : begin + 8].view(np.uint64)[:, 0])
+    if begin < 8 * place:
+        words >>= np.uint64(8 * (8 * place - begin))
+    return words
 
 
 def _word_lanes(words: Words, keys: Words) -> Words:
     """The lanes of words: two pieces each."""
-    low, high = words & np.uint64(2**32 - 1), words >> np.uint64(32)
-    return keys[:, 0:1] * low + keys[:, 1:2] * high
+    low, high = keys[:, 0:1], keys[:, 1:2]
+    lanes: Words = words * low
+    # The upper piece has gone in with the lower one, and with its key: it is put right here.
+    lanes += (words >> np.uint64(32)) * (high - (low << np.uint64(32)))
+    return lanes
 
 
 def _fixed_lanes(array: pa.Array, path: str) -> Words:
