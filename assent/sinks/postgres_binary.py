@@ -43,7 +43,7 @@ class Cells:
     lengths: int | Values
     """In bytes: of all of them, or of each. That of a null is -1."""
     values: Values | pa.LargeBinaryArray
-    """Of one width, or each of its own; nothing for a null."""
+    """Of one width, in any byte order; or each of its own, nothing for a null."""
 
 
 def rows(columns: Sequence[Cells], count: int) -> memoryview:
@@ -70,7 +70,12 @@ def cells(array: pa.Array, element: int | None = None) -> Cells:
         return Cells(width, values)
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
     lengths = np.where(valid, width, -1)
-    return Cells(lengths, _binary(values, width * np.cumsum(valid)))
+    return Cells(lengths, _binary(values.astype(_sent(values)), width * np.cumsum(valid)))
+
+
+def _sent(values: Values) -> np.dtype[Any]:
+    """The type of values as they are sent: in network byte order."""
+    return values.dtype.newbyteorder(">")
 
 
 def _join(
@@ -81,7 +86,7 @@ def _join(
     for column in columns:
         record.append((_LENGTH, column.lengths))
         if isinstance(column.values, np.ndarray):
-            record.append((column.values.dtype, column.values))
+            record.append((_sent(column.values), column.values))
         else:
             parts += [_records(record, count), column.values]
             record = []
@@ -94,11 +99,19 @@ def _records(
     fields: Sequence[tuple[np.dtype[Any], int | Values]], count: int
 ) -> pa.LargeBinaryArray:
     """The fields of every row, side by side."""
-    kinds = [(f"f{index}", kind) for index, (kind, _) in enumerate(fields)]
-    records = np.empty(count, kinds)
-    for (name, _), (_, values) in zip(kinds, fields, strict=True):
+    kind = np.dtype([(f"f{index}", one) for index, (one, _) in enumerate(fields)])
+    pattern = np.zeros((), kind)
+    varying = {}
+    for name, (_, values) in zip(kind.names or (), fields, strict=True):
+        if isinstance(values, int):
+            pattern[name] = values
+        else:
+            varying[name] = values
+    # What is the same in all rows is written at once.
+    records = np.full(count, pattern.view(np.dtype((np.void, kind.itemsize)))).view(kind)
+    for name, values in varying.items():
         records[name] = values  # swaps bytes where that is needed
-    width = records.dtype.itemsize
+    width = kind.itemsize
     return _binary(records, np.arange(width, width * count + 1, width))
 
 
@@ -168,7 +181,7 @@ def _fixed(array: pa.Array) -> Values:
         values = array.view(pa.int64()).to_numpy()
     else:
         values = array.to_numpy()
-    return values.astype(values.dtype.newbyteorder(">"))
+    return values
 
 
 def _numbers(array: pa.Array) -> Values:
