@@ -28,18 +28,24 @@ from bench.result import Measure
 
 WARM_UP = 2
 _COMPILED = 10
-"""Epochs of the round that does not count: by then Java has compiled most of what counts."""
+_COMPILED_SECONDS = 20.0
+"""Epochs of the round that does not count, and how long they go on at least, whoever is fast: by
+then Java has compiled most of what counts."""
 BATCH_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
-_DEFAULT_LIMIT = str(64 * 2**20)
 UNLIMITED = str(2**31 - 1)
 """Of that limit, as docs/tuning.md has it. With its default Spark asks for a batch's size after
 every row. Only what goes to Python is batched so: Spark's own sinks know nothing of it."""
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_DEFAULT_ROWS = "10000"
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""How Spark writes its logs without a process for every file, as docs/tuning.md has it."""
 _POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that are measured
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
 _DEADLINE_SECONDS = 900.0
+_TUNED = (BATCH_LIMIT, BATCH_ROWS, CHECKPOINT_FILES)
 # Where something is, and secrets, are no settings that a reader could learn from.
 _PLACES = ("bootstrap.servers", "topic", "url", "user", "password", "dbtable", "path", "prefix")
 
@@ -92,18 +98,16 @@ class Query:
     format: str = ""
     stage: Stage = _nowhere
     save: Callable[[DataFrame, Options], None] | None = None
-    spark: Options = field(default_factory=dict)
-    """What the session is set to for this one, against what the others have."""
+    is_tuned: bool = True
+    """Whether its session has what docs/tuning.md says of Spark."""
 
     @property
     def settings(self) -> Options:
-        return shown({**self.options, **self.spark})
+        return shown(self.options)
 
     def untuned(self) -> Query:
         """The same in a session that has nothing of docs/tuning.md."""
-        name = f"{self.name}, Spark's own batches"
-        default = {BATCH_LIMIT: _DEFAULT_LIMIT, BATCH_ROWS: _DEFAULT_ROWS}
-        return replace(self, name=name, spark=default)
+        return replace(self, name=f"{self.name}, Spark's own settings", is_tuned=False)
 
     def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:
         folder = Path(tempfile.mkdtemp(prefix="assent-bench-"))
@@ -119,14 +123,15 @@ class Query:
     def _session(self) -> Iterator[None]:
         """A query takes its session's settings when it starts."""
         conf = self.frame.sparkSession.conf
-        before = {name: conf.get(name) for name in self.spark}
-        for name, value in self.spark.items():
-            conf.set(name, value)
+        tuned = {name: conf.get(name, None) for name in _TUNED if not self.is_tuned}
+        for name in tuned:
+            conf.unset(name)
         try:
             yield
         finally:
-            for name, was in before.items():
-                conf.set(name, was or "")
+            for name, value in tuned.items():
+                if value is not None:
+                    conf.set(name, value)
 
     def _run(self, epochs: int, checkpoint: Path, options: Options) -> list[Epoch]:
         writer = self.frame.writeStream.option("checkpointLocation", str(checkpoint))
@@ -179,7 +184,7 @@ class Program:
 def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSession]:
     """A session as a user would have it: nothing is tuned for the tests, all as documented."""
     plain = {
-        BATCH_ROWS: _DEFAULT_ROWS,
+        BATCH_ROWS: "10000",  # Spark's own, which tests have not
         BATCH_LIMIT: UNLIMITED,
         "spark.driver.extraJavaOptions": "",
         "spark.executor.extraJavaOptions": "",
@@ -220,7 +225,10 @@ def in_turns(
     if not quick:
         for contender in contenders:
             say(f"  warm-up: {contender.name}")
+            enough = time.monotonic() + _COMPILED_SECONDS
             contender.run(_COMPILED, 0)
+            while time.monotonic() < enough:
+                contender.run(_COMPILED, 0)
     found: list[Found] = [(contender, []) for contender in contenders]
     for turn in range(rounds):
         for step in range(len(contenders)):
