@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 from assent.ledger.settlement import unfinished
@@ -18,7 +19,10 @@ ROWS_PER_EPOCH = 2500  # three Arrow batches in each partition
 
 
 class KillChain:
-    """Runs `assent.testing.job` in a folder; `points` are where it is killed, one after another."""
+    """Runs `assent.testing.job` in a folder; `points` are where it is killed, one after another.
+
+    `more` are arguments of every start, `turns` of one start after the other, again and again.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class KillChain:
         outputs: int = 1,
         script: Sequence[str] = ("-m", "assent.testing.job"),
         more: Sequence[str] = (),
+        turns: Sequence[Sequence[str]] = ((),),
     ) -> None:
         self.folder = folder
         self.points = [CrashPoint.parse(point) for point in points]
@@ -54,6 +59,7 @@ class KillChain:
             format_boundaries(self.boundaries),
             *more,
         ]
+        self._turns = cycle(turns)
 
     def run(self) -> None:
         """Kill at every point in turn, then let the job end. No reader ever sees a torn epoch."""
@@ -75,7 +81,7 @@ class KillChain:
             assert reader.violations == []
 
     def start(self, point: CrashPoint | None) -> DriverProcess:
-        return DriverProcess(self._command, self.folder, crash=point)
+        return DriverProcess([*self._command, *next(self._turns)], self.folder, crash=point)
 
     def assert_exactly_once(self) -> None:
         """What is visible equals the input, nothing is pending, and nothing is left on disk."""

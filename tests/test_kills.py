@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ from _pytest.mark.structures import ParameterSet
 
 from assent.testing.process import ProcessKind
 from assent.testing.reader import count
+from bench.query import BY_FILE_SYSTEM, CHECKPOINT_FILES
 from tests.kill_chain import SECONDS, KillChain
 
 pytestmark = pytest.mark.spark
+
+TUNING = Path(__file__).parents[1] / "docs" / "tuning.md"
 
 
 # One kill in each epoch, from epoch 1 on. Planning does not know the epoch: it is counted.
@@ -59,6 +63,18 @@ def first_and(later: pytest.MarkDecorator) -> list[ParameterSet]:
 @pytest.mark.parametrize("front_end", first_and(pytest.mark.faults))
 def test_killed_at_the_worst_instants(front_end: str, tmp_path: Path) -> None:
     chain = KillChain(tmp_path, front_end, WORST[front_end])
+    chain.run()
+    chain.assert_exactly_once()
+
+
+@pytest.mark.faults
+def test_a_checkpoint_whose_files_are_written_as_by_default_and_as_tuned(tmp_path: Path) -> None:
+    """In turns: what one start has written, the next one reads and goes on with."""
+    [(name, value)] = re.findall(r"--conf (\S+checkpoint\S+?)=(\S+)", TUNING.read_text())
+    assert (name, value) == (CHECKPOINT_FILES, BY_FILE_SYSTEM), "what is measured is documented"
+    points = ["after-pre-commit@1/0", "after-decide@2", "after-complete@3", "before-complete@4"]
+    turns = [[], ["--setting", f"{name}={value}"]]
+    chain = KillChain(tmp_path, "datasource", points, turns=turns)
     chain.run()
     chain.assert_exactly_once()
 

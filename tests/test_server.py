@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from assent.testing.fetch import fetch
 from assent.testing.jars import (
     CACHE_VARIABLE,
     SETTINGS_VARIABLE,
@@ -132,3 +134,18 @@ def test_what_cannot_be_resolved_leaves_nothing_behind(repository: Path, tmp_pat
     with pytest.raises(JarsUnavailable, match=r"cannot resolve org\.example:none:1\.0"):
         resolve(Artifact("org.example", "none", "1.0"))
     assert list((tmp_path / "cache" / "jars").iterdir()) == []
+
+
+def test_all_parts_are_fetched_at_once_and_what_cannot_be_had_is_told_of() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def unavailable() -> None:
+        both.wait()
+        raise JarsUnavailable("no network")
+
+    assert fetch({"one": both.wait, "other": unavailable}) == {"other": "no network"}
+
+
+def test_a_part_that_fails_otherwise_is_a_fault_of_ours() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fetch({"one": lambda: 1 // 0})
