@@ -6,6 +6,7 @@ Rows per second of whole epochs, with two tasks: Assent against Spark's own file
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,14 +36,20 @@ SIZES = (
 )
 
 
-@contextmanager
-def stage() -> Iterator[Options]:
-    with tempfile.TemporaryDirectory(prefix="assent-bench-") as folder:
-        yield {"path": str(Path(folder, "orders"))}
-
-
 def measure(options: argparse.Namespace) -> Result:
-    with session(TASKS) as spark:
+    with (
+        tempfile.TemporaryDirectory(prefix="assent-bench-") as outputs,
+        session(TASKS) as spark,
+    ):
+
+        @contextmanager
+        def stage() -> Iterator[Options]:
+            folder = tempfile.mkdtemp(dir=outputs)
+            yield {"path": str(Path(folder, "orders"))}
+            # Tasks of a query that was stopped may write for a moment. What comes late goes with
+            # all outputs, when Spark has ended.
+            shutil.rmtree(folder, ignore_errors=True)
+
         frame = orders(spark, options.rows, TASKS)
         contenders = [Query(BUILT_IN, frame, {"compression": "snappy"}, "parquet", stage)]
         contenders += [

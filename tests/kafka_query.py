@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ class KafkaStage:
     def schema(self) -> pa.Schema:
         return batch().schema
 
-    def sink(self, **more: Any) -> KafkaSink:
+    def sink(self, client: Mapping[str, str] | None = None, **more: Any) -> KafkaSink:
         more.setdefault("transaction_timeout", 60.0)
         more.setdefault("topic", self.topic)
-        sink = KafkaSink(self.kafka.settings(), **more)
+        sink = KafkaSink({**self.kafka.settings(), **(client or {})}, **more)
         received: KafkaSink = pickle.loads(pickle.dumps(sink))  # as it reaches a task
         return received
 

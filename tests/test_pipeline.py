@@ -205,6 +205,7 @@ def test_kafka_to_kafka_with_speculation_at_every_step_of_a_task(
 
 @pytest.mark.kafka
 @pytest.mark.postgres
+@pytest.mark.faults
 def test_what_is_missing_of_an_epoch_is_written_again_whichever_task_gets_it(
     kafka: KafkaCluster, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -301,8 +302,8 @@ def each(first: Sequence[str], then: Sequence[str] = (), *more: str) -> list[Par
     return found
 
 
-SOON = ["postgres prepared", "postgres staged", "mariadb prepared", "redis", "hbase"]
-LATER = ["mariadb staged", "mysql prepared"]
+SOON = ["postgres prepared", "postgres staged", "mariadb prepared", "redis"]
+LATER = ["mariadb staged", "mysql prepared", "hbase"]  # HBase takes as long as all others
 ALL = SOON + LATER
 
 
