@@ -47,8 +47,8 @@ FAIRNESS = (
     "made before and is not counted, while Assent's time includes that Spark makes the rows; psql "
     "runs with the format text, its default, and with binary. Spark is set as docs/tuning.md says:"
     " batches for Python have 20,000 rows and no limit in bytes, JDBC has none of them; and the "
-    "files of the checkpoint are written without starting processes, for JDBC too. Each has a "
-    "contender with Spark's own settings beside it."
+    "files of the checkpoint are written with fewer processes of the system, for JDBC too. Each "
+    "has a contender with Spark's own settings beside it."
 )
 SIZES = (
     command.Size(

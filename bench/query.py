@@ -40,7 +40,7 @@ CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""How Spark writes its logs without a process for every file, as docs/tuning.md has it."""
+"""How Spark writes its logs with fewer processes of the system, as docs/tuning.md has it."""
 _POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that are measured
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
