@@ -3,7 +3,7 @@
 Rows per second of whole epochs, as Spark reports them, for rows of 100 bytes and of 1 KB, in
 epochs of so many bytes that it is not the disk which is measured: Spark's built-in sink with its
 defaults and with equal settings, and Assent's three guarantees; and exactly_once once more
-without the setting of Spark that docs/tuning.md recommends.
+without the settings of Spark that docs/tuning.md recommends.
 """
 
 from __future__ import annotations

@@ -226,7 +226,6 @@ def in_turns(
         for contender in contenders:
             say(f"  warm-up: {contender.name}")
             enough = time.monotonic() + _COMPILED_SECONDS
-            contender.run(_COMPILED, 0)
             while time.monotonic() < enough:
                 contender.run(_COMPILED, 0)
     found: list[Found] = [(contender, []) for contender in contenders]
