@@ -1,4 +1,4 @@
-"""What is awaited from a local connection is acknowledged at once, and nothing else changes."""
+"""Nothing is acknowledged late or held back on a local connection, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from assent.spark.prompt import promptly
+from assent.protocol.guarantee import Guarantee
+from assent.protocol.policy import Policy
+from assent.sinks.files import FilesSink
+from assent.spark.prompt import answer_promptly, promptly
+from assent.spark.settings import Settings
+from assent.spark.source import EpochWriter
 
 ROUNDS = 5
 # What the kernel takes at least to acknowledge by itself.
@@ -77,9 +82,45 @@ def test_a_connection_that_its_owner_closes_meanwhile_is_closed(
     assert list(given) == [2]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told")
+
+
+@on_linux
 def test_nothing_is_acknowledged_late(pair: tuple[socket.socket, socket.socket]) -> None:
     slow = min(list(rounds(*pair))[1:])
     quick = min(list(promptly(rounds(*pair)))[1:])
     print(f"by itself {1000 * slow:.1f} ms, promptly {1000 * quick:.1f} ms")
     assert quick < LATE_SECONDS <= slow
+
+
+def answers(asking: socket.socket, answering: socket.socket) -> Iterator[float]:
+    """An answer in two pieces in each, as PySpark gives it; how long it takes to arrive."""
+    for _ in range(ROUNDS):
+        asking.send(b"question")
+        answering.recv(100)
+        started = time.perf_counter()
+        answering.send(b"first")
+        answering.send(b"second")
+        received = b""
+        while not received.endswith(b"second"):
+            received += asking.recv(100)
+        yield time.perf_counter() - started
+
+
+@on_linux
+def test_no_piece_of_an_answer_is_held_back(pair: tuple[socket.socket, socket.socket]) -> None:
+    slow = min(list(answers(*pair))[1:])
+    answer_promptly()
+    quick = min(list(answers(*pair))[1:])
+    print(f"by itself {1000 * slow:.1f} ms, promptly {1000 * quick:.1f} ms")
+    assert quick < LATE_SECONDS <= slow
+
+
+@on_linux
+def test_the_process_that_commits_answers_promptly(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    writer = EpochWriter(Settings(None, Guarantee.NONE, Policy()), FilesSink("/nowhere"), {})
+    writer.commit([], 0)
+    for end in pair:
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,9 +1,10 @@
-"""Rows from Spark without the pause that the network takes before the last of them.
+"""Rows from Spark, and answers to it, without the pauses that the network takes in between.
 
-Spark sends rows to Python over a local TCP connection, in pieces, and holds a small piece back
-until the one before it is acknowledged (Nagle's algorithm). Linux acknowledges some 40 ms late if
-nothing is sent back meanwhile: in a small epoch, as long as all the rest of a task. Told so, it
-acknowledges at once. With `spark.python.unix.domain.socket.enabled` there is no such pause.
+Spark and Python talk over local TCP connections, in pieces, and a small piece is held back until
+the one before it is acknowledged (Nagle's algorithm). Linux acknowledges some 40 ms late if nothing
+is sent back meanwhile: in a small epoch, as long as all the rest of a task or a commit. What Spark
+sends is acknowledged at once if Linux is told so; what Python sends need not be held back. With
+`spark.python.unix.domain.socket.enabled` there are no such pauses.
 """
 
 from __future__ import annotations
@@ -29,12 +30,21 @@ def promptly(items: Iterator[Item]) -> Iterator[Item]:
     connections = _local_connections()
     while True:
         for number in connections:
-            _acknowledge_at_once(number)
+            _tell(number, socket.TCP_QUICKACK)
         try:
             item = next(items)
         except StopIteration:
             return
         yield item
+
+
+def answer_promptly() -> None:
+    """What this process sends over the connections that it has now is not held back any more.
+
+    To be called at every commit: PySpark answers in several pieces.
+    """
+    for number in _local_connections():
+        _tell(number, socket.TCP_NODELAY)
 
 
 def _local_connections() -> list[int]:
@@ -56,9 +66,9 @@ def _is_local(number: int) -> bool:
         return False  # it was closed meanwhile, or is no connection
 
 
-def _acknowledge_at_once(number: int) -> None:
+def _tell(number: int, wish: int) -> None:
     with suppress(OSError), _borrowed(number) as connection:  # it may be closed by now
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, wish, 1)
 
 
 @contextmanager

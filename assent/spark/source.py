@@ -28,7 +28,7 @@ from assent.sinks.option import Option, read_options
 from assent.spark.assembly import assemble, refuse_unfinished, trace_from_environment
 from assent.spark.frozen import freeze_modules
 from assent.spark.offsets import check_offsets, offsets_publisher
-from assent.spark.prompt import promptly
+from assent.spark.prompt import answer_promptly, promptly
 from assent.spark.schema import arrow_schema
 from assent.spark.settings import OPTIONS, Settings, load_listener
 from assent.spark.spool import spooled
@@ -160,6 +160,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze_modules()
+        answer_promptly()
         votes = _votes(messages)
         if self._settings.guarantee is Guarantee.EXACTLY_ONCE:
             self._coordinator().commit(votes, batchId)
