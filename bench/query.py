@@ -28,7 +28,7 @@ from bench.result import Measure
 
 WARM_UP = 2
 _COMPILED = 10
-_COMPILED_SECONDS = 20.0
+_COMPILED_SECONDS = 40.0
 """Epochs of the round that does not count, and how long they go on at least, whoever is fast: by
 then Java has compiled most of what counts."""
 BATCH_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
