@@ -34,15 +34,19 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield sender, receiver
 
 
+def receive_both(end: socket.socket) -> None:
+    received = b""
+    while not received.endswith(b"second"):
+        received += end.recv(100)
+
+
 def rounds(sender: socket.socket, receiver: socket.socket) -> Iterator[float]:
     """Two pieces in each, the second of which is held back; how long they take to arrive."""
     for _ in range(ROUNDS):
         started = time.perf_counter()
         sender.send(b"first")
         threading.Timer(0.005, sender.send, [b"second"]).start()
-        received = b""
-        while not received.endswith(b"second"):
-            received += receiver.recv(100)
+        receive_both(receiver)
         receiver.send(b"thanks")  # a connection that answers is acknowledged late from then on
         sender.recv(100)
         yield time.perf_counter() - started
@@ -101,9 +105,7 @@ def answers(asking: socket.socket, answering: socket.socket) -> Iterator[float]:
         started = time.perf_counter()
         answering.send(b"first")
         answering.send(b"second")
-        received = b""
-        while not received.endswith(b"second"):
-            received += asking.recv(100)
+        receive_both(asking)
         yield time.perf_counter() - started
 
 
