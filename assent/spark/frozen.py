@@ -18,13 +18,13 @@ _calls: dict[int, int] = {}
 
 
 def freeze_modules() -> None:
-    """To be called at every task, plan and commit: the third time, what there is is set aside.
+    """To be called at every task, plan and commit: the first times, what there is is set aside.
 
-    Objects are freed as before when nobody refers to them. Only a cycle that exists at that time
-    and is given up later is not found any more.
+    That takes no time: PySpark has just collected what was garbage. Objects are freed as before
+    when nobody refers to them. Only a cycle that exists at that time and is given up later is not
+    found any more.
     """
     own = os.getpid()
     _calls[own] = _calls.get(own, 0) + 1
-    if _calls[own] == _TIMES:
-        gc.collect()
+    if _calls[own] <= _TIMES:
         gc.freeze()
