@@ -41,6 +41,9 @@ BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 """How Spark writes its logs with fewer processes of the system, as docs/tuning.md has it."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+FOR_THROUGHPUT = "-XX:+UseParallelGC"
+"""Of Java's garbage collectors the one that docs/tuning.md names. A session has one for all."""
 _POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that are measured
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
@@ -186,7 +189,7 @@ def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSessio
     plain = {
         BATCH_ROWS: "10000",  # Spark's own, which tests have not
         BATCH_LIMIT: UNLIMITED,
-        "spark.driver.extraJavaOptions": "",
+        JAVA_OPTIONS: "",
         "spark.executor.extraJavaOptions": "",
         "spark.driver.memory": "2g",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
