@@ -146,21 +146,21 @@ def measure(options: argparse.Namespace) -> Result:
             group = f"two tasks, epochs of {rows:,} rows"
             writers = [built_in(rows, size) for size in options.batches]
             sinks = [assent(rows, TASKS, one) for one in ("exactly_once", "at_least_once")]
-            alone = Query(ROWS_ALONE, orders(spark, rows, TASKS), {}, "noop")
+            noop = Query(ROWS_ALONE, orders(spark, rows, TASKS), {}, "noop")
             untuned = [one.untuned() for one in (writers[0], sinks[0])]
-            compare(group, [*writers, *sinks, *untuned, alone])
+            compare(group, [*writers, *sinks, *untuned, noop])
             best = fastest(measures, group, JDBC)
             value = ratio(measures, group, EXACTLY_ONCE, best)
             outcomes.append(Outcome(target.POSTGRES_JDBC, value, f"epochs of {rows:,} rows"))
         rows = options.rows[0]
-        single: list[Contender] = [assent(rows, 1, "exactly_once")]
+        alone: list[Contender] = [assent(rows, 1, "exactly_once")]
         notes = []
         if shutil.which("psql"):
-            single += [_copy(server, Path(folder), rows, kind) for kind in ("text", "binary")]
+            alone += [_copy(server, Path(folder), rows, kind) for kind in ("text", "binary")]
         else:
             notes.append("psql's \\copy is left out: there is no psql on the PATH")
         group = f"one task, epochs of {rows:,} rows"
-        compare(group, single)
+        compare(group, alone)
         if not notes:
             value = ratio(measures, group, EXACTLY_ONCE, COPY)
             outcomes.append(Outcome(target.POSTGRES_COPY, value))

@@ -109,7 +109,7 @@ class Query:
         return shown(self.options)
 
     def untuned(self) -> Query:
-        """The same in a session that has nothing of docs/tuning.md."""
+        """The same in a session that has nothing of what docs/tuning.md says of Spark."""
         return replace(self, name=f"{self.name}, Spark's own settings", is_tuned=False)
 
     def run(self, epochs: int, warm_up: int = WARM_UP) -> list[Epoch]:

@@ -239,8 +239,9 @@ def test_a_topic_that_is_gone_before_the_epoch(stage: Stage) -> None:
 @pytest.mark.parametrize("when", [When.DURING, When.BEFORE])
 def test_a_topic_that_vanishes_while_a_task_writes(stage: Stage, when: When) -> None:
     step = Step.WRITE if when is When.DURING else Step.PRE_COMMIT
-    # librdkafka takes half a minute to believe that a topic is gone, which it has known. Now and
-    # then it says nothing at all: then the task fails when the transaction's time is long over.
+    # librdkafka takes half a minute to believe that a topic is gone, which it has known. Once
+    # a task took 100 s to fail, about as long as it waits for rows that are neither taken nor
+    # refused: half a minute longer than a transaction may last.
     soon = {"topic.metadata.propagation.max.ms": "2000"}
     stage.query = BatchQuery(lambda: stage.sink(client=soon, transaction_timeout=10.0))
     obstacle = stage.obstacle()
