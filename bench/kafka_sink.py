@@ -34,9 +34,9 @@ FAIRNESS = (
     "Spark's built-in sink runs with its defaults, and with the linger, batch size, buffer, "
     "compression and acks that Assent has. All write the same generated rows, with two tasks, to "
     "a topic of their own with four partitions on one broker, in turns. The built-in sink keeps "
-    "its producers between queries; Assent's start anew. Epochs that warm up do not count. Spark "
-    "hands batches of rows to Python, whose limit in bytes is lifted, as docs/tuning.md says; its "
-    "own sink has none."
+    "its producers between queries; Assent's, with transactions, start anew. Epochs that warm up "
+    "do not count. Spark hands batches of rows to Python, whose limit in bytes is lifted, as "
+    "docs/tuning.md says; its own sink has none."
 )
 
 

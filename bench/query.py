@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from assent.ledger.ledger import FOLDER, Ledger
 from assent.ledger.local import LocalStore
@@ -48,6 +49,7 @@ _POLL_SECONDS = 0.2  # the driver has to work for an answer, on the cores that a
 # Of generated rows: some databases have no earlier time than that of the year 1970.
 _START = 1_700_000_000_000
 _DEADLINE_SECONDS = 900.0
+_GAP_SECONDS = 0.001  # between two epochs no task is at work for some tens of milliseconds
 _TUNED = (BATCH_LIMIT, BATCH_ROWS, CHECKPOINT_FILES)
 # Where something is, and secrets, are no settings that a reader could learn from.
 _PLACES = ("bootstrap.servers", "topic", "url", "user", "password", "dbtable", "path", "prefix")
@@ -157,6 +159,8 @@ class Query:
             if failure is not None:
                 raise failure
             progress = list(query.recentProgress)
+            if save is None:
+                _wait_between_epochs(query, self.frame.sparkSession)
         finally:
             query.stop()
         steps = _steps(checkpoint)
@@ -196,8 +200,8 @@ def session(tasks: int, settings: Options | None = None) -> Iterator[SparkSessio
         **(settings or {}),
     }
     started = start_session(f"local[{tasks}]", "bench", plain)
-    # Queries are stopped in the midst of an epoch, of which Spark would tell at length. Those that
-    # fail raise what happened to them.
+    # Of queries that are stopped Spark would tell at length. Those that fail raise what happened to
+    # them.
     started.sparkContext.setLogLevel("OFF")
     try:
         yield started
@@ -215,6 +219,23 @@ def generated(spark: SparkSession, rows: int, tasks: int, *columns: str) -> Data
         .load()
         .selectExpr(*columns)
     )
+
+
+def _wait_between_epochs(query: StreamingQuery, spark: SparkSession) -> None:
+    """Return when no task is at work any more, so that the query can be stopped.
+
+    Spark ends the Python process of a task that it has to interrupt, and with the process whatever
+    a sink keeps there from epoch to epoch: sessions, producers. In a query that goes on for days
+    they are hours old, so they have to outlive the few epochs that are measured in a turn.
+    """
+    jobs = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    # First until there is a job: the next one may be about to begin.
+    for is_at_work in (True, False):
+        while bool(jobs.getActiveJobsIds()) != is_at_work:
+            if not query.isActive or time.monotonic() > deadline:
+                return
+            time.sleep(_GAP_SECONDS)
 
 
 def in_turns(

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 from bench.__main__ import BENCHES, Kept
 from bench.plot import plot
+from bench.query import Query, generated
 from bench.report import report
 from bench.result import FORMAT, Measure, Result, find, quantile, ratio
 from bench.target import ALL, GROWTH, POSTGRES_COPY, SMALL_P50, Outcome
@@ -165,6 +171,31 @@ def test_results_that_cannot_stand_side_by_side_are_refused(tmp_path: Path) -> N
     file.write_text(json.dumps(whole(result(), format=1)))
     with pytest.raises(ValueError, match="results of another format"):
         Kept.read(file, quick=False)
+
+
+@pytest.mark.spark
+def test_a_query_is_stopped_between_two_epochs(session: SparkSession, tmp_path: Path) -> None:
+    """A task that is torn takes its process along, and what a sink keeps there between epochs."""
+
+    def leave_a_trace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / str(context.getLocalProperty("spark.jobGroup.id"))).touch()
+        for batch in batches:
+            time.sleep(0.5)  # most of an epoch's time, in which a stop must not fall
+            yield batch
+
+    frame = generated(session, 10, 1, "value").mapInArrow(leave_a_trace, "value bigint")
+    for _ in range(3):
+        assert len(Query("traces", frame, {}, "noop").run(2, warm_up=0)) == 2
+    tracker = session.sparkContext.statusTracker()
+    torn = 0
+    for run in tmp_path.iterdir():
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run.name)]
+        assert len(jobs) >= 2
+        torn += any(job is not None and job.status != "SUCCEEDED" for job in jobs)
+    # Spark tells of a job a moment after it has begun, which may once come too late.
+    assert torn <= 1
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
